@@ -1,0 +1,31 @@
+# Two commands do everything on a fresh machine: `make plan` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: plan test check bench clean
+
+# The stamp is newer than pyproject.toml exactly when what is installed is current.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("rlplan needs Python 3.11 to 3.13; found %d.%d. Set PYTHON=..." % sys.version_info[:2] if not (3, 11) <= sys.version_info[:2] < (3, 14) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+plan: $(VENV)/.installed
+	$(BIN)/rlplan plan qwen3-32b --algorithm grpo --gpus 4x8xh100 --prompt 1024 --response 8192 --prompts 256 --group 16 --framework verl
+
+test: check
+	$(BIN)/python -m pytest tests
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,1 @@
+"""Accelerators, nodes and prices as YAML; read through planner.files.catalog."""

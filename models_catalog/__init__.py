@@ -1,0 +1,1 @@
+"""Model shapes in the keys of Hugging Face config.json; read through planner.files.catalog."""

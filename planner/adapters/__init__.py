@@ -1,0 +1,1 @@
+"""Plans to and from the configuration of training frameworks."""

@@ -1,0 +1,72 @@
+"""What the search needs to know about each strategy of one worker on one pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.cost.terms import Terms
+from planner.domain.hardware import NodeType
+from planner.domain.model import Model
+from planner.domain.overheads import Overheads
+from planner.domain.stages import StageName, WorkerName
+from planner.domain.strategy import BoolArray, FloatArray, StrategyTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where and with which software a worker runs."""
+
+    node: NodeType
+    overheads: Overheads
+    memory_margin_ratio: float
+
+    @property
+    def usable_bytes(self) -> float:
+        """GPU memory that a plan may use."""
+        return self.node.gpu.memory_bytes * (1.0 - self.memory_margin_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """One stage of a worker for every candidate.
+
+    `time_terms` sum to the stage's exposed seconds, from the moment its device group is free and its inputs
+    are there, reloads included. `memory_terms` sum to the peak bytes per GPU at the worst instant of the
+    stage, on the fullest pipeline rank; `instant` names that instant for display.
+    """
+
+    stage: StageName
+    instant: str
+    time_terms: Terms
+    memory_terms: Terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCosts:
+    """Costs of all candidates of one worker on one pool; arrays of shape (num_candidates,).
+
+    Candidates are self-contained: nothing here depends on what else runs on the same GPUs. On a GPU that
+    several workers share, at any instant one is active and the others idle:
+    active(stage) + sum of the others' idle_bytes <= usable. At the weight sync the actor trainer and the
+    engine are both active with their `sync_bytes`.
+    """
+
+    worker: WorkerName
+    model: Model
+    strategies: StrategyTable
+    stages: tuple[StageCost, ...]
+    idle_terms: Terms
+    """Bytes per GPU that stay while other workers run on the same GPUs."""
+    host_terms: Terms
+    """Host RAM bytes per node (largest over the iteration)."""
+    sync_terms_colocated: Terms | None
+    """This worker's share of the weight sync when trainer and engine share GPUs; None if not involved."""
+    sync_terms_disaggregated: Terms | None
+    sync_memory_terms: Terms | None
+    """Bytes per GPU during the sync."""
+    is_legal: BoolArray
+    """False where the formulas do not apply (for instance: weights alone exceed the engine's fraction)."""
+
+    @property
+    def num_gpus(self) -> FloatArray:
+        return self.strategies.num_gpus

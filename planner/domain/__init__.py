@@ -1,0 +1,1 @@
+"""Frozen value types of the planner: hardware, models, workloads, stages, strategies, plans."""

@@ -1,0 +1,192 @@
+"""Accelerators, nodes, pools and clusters, with the efficiencies that turn peaks into sustained rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Precision(StrEnum):
+    """Number format of matrix inputs."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+    FP4 = "fp4"
+
+    @property
+    def num_bytes(self) -> float:
+        return {Precision.BF16: 2.0, Precision.FP8: 1.0, Precision.FP4: 0.5}[self]
+
+
+class CollectiveOp(StrEnum):
+    """Collective operations whose cost is tabulated."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a number comes from: source text, date (ISO) and confidence (high, medium, low)."""
+
+    source: str
+    date: str
+    confidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEfficiency:
+    """Sustained over peak for the kernels of one GPU and precision.
+
+    time = launch_s + max(flop / (peak * flop_ratio), bytes / (hbm * hbm_ratio)). Attention reaches
+    `attention_flop_ratio * s / (s + attention_half_tokens)` of peak at sequence length s.
+    """
+
+    gemm_flop_ratio: float
+    gemm_hbm_ratio: float
+    gemm_launch_s: float
+    attention_flop_ratio: float
+    attention_half_tokens: float
+    decode_attention_hbm_ratio: float
+    decode_attention_launch_s: float
+    moe_gemm_flop_ratio: float
+    training_flop_ratio: float
+    """Sustained over isolated-kernel speed in training (power, host gaps, element-wise kernels), dense layers."""
+    training_moe_flop_ratio: float
+    """The same for routed-expert layers (router, permutation, load imbalance)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveLaw:
+    """Three-term law `t = alpha + x / bandwidth + gamma * sqrt(x)` for bus bytes x, tabulated over ranks.
+
+    Tuples run over `num_ranks`, ascending; between them the constants are interpolated in log2(ranks), and
+    beyond the last they stay constant. `alpha_s` in s, `bytes_per_s` in bytes/s, `gamma_s` in s per sqrt(byte).
+    """
+
+    num_ranks: tuple[int, ...]
+    alpha_s: tuple[float, ...]
+    bytes_per_s: tuple[float, ...]
+    gamma_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkEfficiency:
+    """Scale-out and host-link behaviour of a node."""
+
+    nic_ratio: float
+    """Sustained share of NIC line rate for large messages."""
+    nic_half_bytes: float
+    """Message size per NIC at which half of that is reached."""
+    nic_latency_s: float
+    nic_latency_per_log2_s: float
+    host_link_ratio: float
+    """Sustained share of the host link for one GPU with pinned memory."""
+    host_node_bytes_per_s: float
+    """All GPUs of a node together cannot exceed this (DRAM or root-port limit)."""
+    host_memory_bytes_per_s: float
+    """Host DRAM bandwidth per node that a CPU optimizer can use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One accelerator as the driver reports it; bandwidths are one direction per GPU."""
+
+    id: str
+    name: str
+    vendor: str
+    architecture: str
+    memory_bytes: float
+    hbm_bytes_per_s: float
+    peak_flop_per_s: tuple[tuple[Precision, float], ...]
+    scale_up_kind: str
+    scale_up_bytes_per_s: float
+    host_link_bytes_per_s: float
+    kernels: tuple[tuple[Precision, KernelEfficiency], ...]
+    collectives: tuple[tuple[CollectiveOp, CollectiveLaw], ...]
+    provenance: Provenance
+
+    def supports(self, precision: Precision) -> bool:
+        return any(p is precision for p, _ in self.peak_flop_per_s) and any(
+            p is precision for p, _ in self.kernels
+        )
+
+    def peak(self, precision: Precision) -> float:
+        """Dense peak in FLOP/s; KeyError when the GPU has no such mode."""
+        return dict(self.peak_flop_per_s)[precision]
+
+    def kernel(self, precision: Precision) -> KernelEfficiency:
+        return dict(self.kernels)[precision]
+
+    def collective(self, op: CollectiveOp) -> CollectiveLaw:
+        return dict(self.collectives)[op]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """On-demand list price of one GPU-hour with where and when it was valid."""
+
+    usd_per_gpu_hour: float
+    provider: str
+    region: str
+    date: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeType:
+    """A kind of machine: GPUs, the domain they share at scale-up speed, NICs, host RAM and price."""
+
+    id: str
+    name: str
+    gpu: Gpu
+    gpus_per_node: int
+    scale_up_domain_gpus: int
+    """GPUs that reach each other at scale-up speed; above `gpus_per_node` for rack-scale systems."""
+    nic_bytes_per_s: float
+    """One direction, per GPU."""
+    host_ram_bytes: float
+    network: NetworkEfficiency
+    price: Price | None
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Homogeneous nodes that can be allocated. `name` is unique in the cluster."""
+
+    name: str
+    node: NodeType
+    num_nodes: int
+    usd_per_gpu_hour: float | None
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 1:
+            raise ValueError(f"pool {self.name!r} needs at least one node, got {self.num_nodes}")
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.node.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """All pools that the user has, and the link between pools (bytes/s per GPU, one direction)."""
+
+    pools: tuple[Pool, ...]
+    inter_pool_bytes_per_s: float | None = None
+    """None: the slower NIC of the two pools."""
+
+    def __post_init__(self) -> None:
+        names = [pool.name for pool in self.pools]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"pool names must be given and unique, got {names}")
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(pool.num_gpus for pool in self.pools)
+
+    def pool(self, name: str) -> Pool:
+        return next(pool for pool in self.pools if pool.name == name)

@@ -1,0 +1,234 @@
+"""A plan: placements, schedule, proof and assumptions. Everything here is derived from floats in SI units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planner.domain.hardware import Cluster
+from planner.domain.stages import Role, StageName, WorkerName
+from planner.domain.strategy import Strategy
+from planner.domain.workload import Workload
+
+
+class Status(StrEnum):
+    """What the search can say about a plan."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+class Objective(StrEnum):
+    """What is minimised."""
+
+    TIME = "time"
+    """Seconds per iteration."""
+    COST = "cost"
+    """USD per iteration of whole nodes used (GPU-hours when no price is known)."""
+    GPUS = "gpus"
+    """GPUs used; the fastest plan on the fewest GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the user allows. None means no limit."""
+
+    objective: Objective = Objective.TIME
+    max_iteration_s: float | None = None
+    max_gpus: int | None = None
+    max_usd_per_iteration: float | None = None
+    framework: str | None = None
+    time_limit_s: float = 60.0
+    solver: str = "cpsat"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """A value that the user did not give. `effect` says how the plan would change, where that matters."""
+
+    what: str
+    value: str
+    source: str
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceGroup:
+    """Physical GPUs that stages occupy. Ranks are GPU numbers within the pool, node by node."""
+
+    id: str
+    pool: str
+    gpu: str
+    first_gpu: int
+    num_gpus: int
+    num_nodes: int
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first_gpu, self.first_gpu + self.num_gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedValue:
+    """One additive term."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemory:
+    """Peak GPU memory of a stage: the instant, all that is on the GPU then, and the limit, in bytes."""
+
+    instant: str
+    terms: tuple[NamedValue, ...]
+    """The running worker's terms, then `idle: <worker>` for each co-resident."""
+    usable_bytes: float
+
+    @property
+    def peak_bytes(self) -> float:
+        return sum(term.value for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRam:
+    """Host RAM per node that a worker holds, and what the node has, in bytes."""
+
+    terms: tuple[NamedValue, ...]
+    usable_bytes: float
+
+    @property
+    def peak_bytes(self) -> float:
+        return sum(term.value for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A stage on a device group with a strategy. `worker` is None for host stages and the weight sync."""
+
+    stage: StageName
+    role: Role
+    worker: WorkerName | None
+    model: str
+    device_group: str
+    strategy: Strategy | None
+    time_terms: tuple[NamedValue, ...]
+    bound_by: str
+    gpu_memory: GpuMemory | None
+    host_ram: HostRam | None
+
+    @property
+    def time_s(self) -> float:
+        return sum(term.value for term in self.time_terms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledStage:
+    """When a stage runs within the iteration, in seconds, and the device groups that it occupies."""
+
+    stage: StageName
+    device_groups: tuple[str, ...]
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchReport:
+    """How the plan was found."""
+
+    num_priced: int
+    num_rejected: tuple[NamedValue, ...]
+    """Candidates rejected, by reason."""
+    num_pruned: int
+    num_structures: int
+    num_structures_solved: int
+    solver: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """Wall-clock facts of one run; never part of a saved plan."""
+
+    time_s: float
+    time_to_first_s: float
+    peak_rss_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A structurally different plan that was priced: its groups in words and its objective."""
+
+    description: str
+    time_s: float
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkVerdict:
+    """Whether a framework can run the plan, and if not, why."""
+
+    framework: str
+    can_run: bool
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan with its proof. `objective_value` is in the objective's unit; `bound` is a proven lower bound."""
+
+    status: Status
+    workload: Workload
+    cluster: Cluster
+    limits: Limits
+    objective_unit: str
+    objective_value: float
+    bound: float
+    device_groups: tuple[DeviceGroup, ...]
+    placements: tuple[Placement, ...]
+    schedule: tuple[ScheduledStage, ...]
+    search: SearchReport
+    alternatives: tuple[Alternative, ...]
+    frameworks: tuple[FrameworkVerdict, ...]
+    assumptions: tuple[Assumption, ...]
+    run: RunReport | None = None
+
+    @property
+    def time_s(self) -> float:
+        return max((item.end_s for item in self.schedule), default=0.0)
+
+    @property
+    def gap_ratio(self) -> float:
+        return (
+            max(0.0, self.objective_value - self.bound) / self.objective_value
+            if self.objective_value
+            else 0.0
+        )
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs that the plan uses."""
+        used: dict[str, set[int]] = {}
+        for group in self.device_groups:
+            used.setdefault(group.pool, set()).update(group.ranks)
+        return sum(len(ranks) for ranks in used.values())
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Prompt and response tokens trained on, per second and GPU used."""
+        return self.workload.num_samples * self.workload.mean_tokens / (self.time_s * self.num_gpus)
+
+    @property
+    def usd(self) -> float | None:
+        """USD per iteration of the cluster that is billed; None when a price is missing."""
+        rate = 0.0
+        for pool in self.cluster.pools:
+            if pool.usd_per_gpu_hour is None:
+                return None
+            rate += pool.usd_per_gpu_hour * pool.num_gpus
+        return self.time_s * rate / 3600.0
+
+    def placement(self, stage: StageName) -> Placement:
+        return next(item for item in self.placements if item.stage is stage)

@@ -1,0 +1,1 @@
+"""YAML and JSON to domain values and back; the only place that uses pydantic."""

@@ -1,0 +1,1 @@
+"""Exact search: candidates, integer problem, CP-SAT and ILP back ends, schedule."""
