@@ -56,9 +56,7 @@ def parse(text: object, dimension: Dimension, *, where: str) -> float:
     """
     accepted = ", ".join(list(_UNITS[dimension])[:12])
     if not isinstance(text, str):
-        raise InvalidInputError(
-            f"{text!r} has no unit", where=where, accepted=f"a number with one of {accepted}"
-        )
+        raise InvalidInputError(f"{text!r} has no unit", where=where, accepted=f"a number with one of {accepted}")
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise InvalidInputError(
@@ -67,11 +65,7 @@ def parse(text: object, dimension: Dimension, *, where: str) -> float:
     number, unit = float(match.group(1)), match.group(2)
     factors = _UNITS[dimension]
     if unit not in factors:
-        problem = (
-            f"unit {unit!r} in {text!r} is not a unit of {dimension.value}"
-            if unit
-            else f"{text!r} has no unit"
-        )
+        problem = f"unit {unit!r} in {text!r} is not a unit of {dimension.value}" if unit else f"{text!r} has no unit"
         raise InvalidInputError(
             problem, where=where, accepted=accepted, suggestion=nearest(unit, factors) if unit else ""
         )

@@ -80,9 +80,7 @@ def term_info(name: str) -> TermInfo:
 
 def total(terms: Terms) -> FloatArray:
     """Sum of all terms, in registration order so that the floating-point result is reproducible."""
-    names = [info.name for info in TIME_TERMS if info.name in terms] + sorted(
-        n for n in terms if n not in _BY_NAME
-    )
+    names = [info.name for info in TIME_TERMS if info.name in terms] + sorted(n for n in terms if n not in _BY_NAME)
     result = terms[names[0]] * 1.0
     for name in names[1:]:
         result = result + terms[name]

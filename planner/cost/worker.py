@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.cost.terms import Terms
-from planner.domain.hardware import NodeType
+from planner.domain.hardware import NodeType, Precision
 from planner.domain.model import Model
 from planner.domain.overheads import Overheads
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import BoolArray, FloatArray, StrategyTable
+from planner.domain.workload import GenerationLoad, TokenLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,45 @@ class Site:
     def usable_bytes(self) -> float:
         """GPU memory that a plan may use."""
         return self.node.gpu.memory_bytes * (1.0 - self.memory_margin_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerJob:
+    """What a training or forward-only worker does in one iteration.
+
+    `train_load` are the sequences of one epoch, or None for a forward-only worker; `inference_loads` names
+    the forward-only stages that run on the same weights. `has_vocabulary_head` is False for critics and
+    reward models, whose head has one output.
+    """
+
+    worker: WorkerName
+    model: Model
+    train_stage: StageName | None
+    train_load: TokenLoad | None
+    num_optimizer_steps: int
+    """Per epoch."""
+    num_epochs: int
+    inference_loads: tuple[tuple[StageName, TokenLoad], ...]
+    has_vocabulary_head: bool
+    lora_rank: int | None
+    precision: Precision
+    sends_weights: bool
+    """True for the actor trainer, which takes part in the weight sync."""
+    rollout_precision: Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineJob:
+    """What a generation engine does in one iteration."""
+
+    worker: WorkerName
+    model: Model
+    stage: StageName
+    load: GenerationLoad
+    precision: Precision
+    receives_weights: bool
+    """True for the rollout engine; a judge keeps its weights."""
+    lora_rank: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,9 +109,7 @@ class Gpu:
     provenance: Provenance
 
     def supports(self, precision: Precision) -> bool:
-        return any(p is precision for p, _ in self.peak_flop_per_s) and any(
-            p is precision for p, _ in self.kernels
-        )
+        return any(p is precision for p, _ in self.peak_flop_per_s) and any(p is precision for p, _ in self.kernels)
 
     def peak(self, precision: Precision) -> float:
         """Dense peak in FLOP/s; KeyError when the GPU has no such mode."""

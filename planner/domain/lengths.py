@@ -73,21 +73,21 @@ class LengthLaw:
 
     @cached_property
     def _grid(self) -> tuple[FloatArray, FloatArray]:
-        edges = np.linspace(0.0, float(self.max_tokens), _GRID_POINTS + 1)
-        return edges, self.survival(edges[:-1])
+        """Midpoints of equal cells of [0, max_tokens] and the survival there."""
+        middle = np.asarray((np.arange(_GRID_POINTS) + 0.5) * (self.max_tokens / _GRID_POINTS), dtype=np.float64)
+        return middle, self.survival(middle)
 
     @cached_property
     def mean_square_tokens(self) -> float:
         """E[length**2] = integral of 2 x P(length > x) dx."""
         if self.is_fixed:
             return float(self.mean_tokens) ** 2
-        middle = (np.arange(_GRID_POINTS) + 0.5) * (self.max_tokens / _GRID_POINTS)
-        return float(np.sum(2.0 * middle * self.survival(middle)) * (self.max_tokens / _GRID_POINTS))
+        middle, survival = self._grid
+        return float(np.sum(2.0 * middle * survival) * (self.max_tokens / _GRID_POINTS))
 
     def expected_maximum(self, num_samples: float) -> float:
         """E[longest of num_samples] = integral of 1 - F(x)**num_samples dx."""
         if self.is_fixed:
             return float(self.mean_tokens)
-        middle = (np.arange(_GRID_POINTS) + 0.5) * (self.max_tokens / _GRID_POINTS)
-        below = 1.0 - self.survival(middle)
+        below = 1.0 - self._grid[1]
         return float(np.sum(1.0 - below**num_samples) * (self.max_tokens / _GRID_POINTS))

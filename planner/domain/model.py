@@ -159,9 +159,7 @@ class Model:
     def num_active_params(self) -> int:
         """Stored parameters that one token uses, both tables included."""
         idle = sum(
-            layer.num_layers
-            * (layer.mlp.num_experts - layer.mlp.num_active_experts)
-            * layer.mlp.params_per_expert
+            layer.num_layers * (layer.mlp.num_experts - layer.mlp.num_active_experts) * layer.mlp.params_per_expert
             for layer in self.layers
         )
         return self.num_params - idle
@@ -178,8 +176,7 @@ class Model:
     def num_weight_tensors(self) -> int:
         """Tensors of a Hugging Face checkpoint, roughly: what a weight sync loads one by one."""
         per_layer = sum(
-            layer.num_layers
-            * (4 + layer.attention.num_gemms + layer.mlp.num_gemms + 3 * layer.mlp.num_experts)
+            layer.num_layers * (4 + layer.attention.num_gemms + layer.mlp.num_gemms + 3 * layer.mlp.num_experts)
             for layer in self.layers
         )
         return per_layer + 3

@@ -201,11 +201,7 @@ class Plan:
 
     @property
     def gap_ratio(self) -> float:
-        return (
-            max(0.0, self.objective_value - self.bound) / self.objective_value
-            if self.objective_value
-            else 0.0
-        )
+        return max(0.0, self.objective_value - self.bound) / self.objective_value if self.objective_value else 0.0
 
     @property
     def num_gpus(self) -> int:

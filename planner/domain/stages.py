@@ -124,9 +124,7 @@ def build_graph(workload: Workload) -> StageGraph:
     workers: list[Worker] = []
     graph = nx.DiGraph()
 
-    def add(
-        name: StageName, kind: StageKind, role: Role, worker: WorkerName | None, *after: StageName
-    ) -> None:
+    def add(name: StageName, kind: StageKind, role: Role, worker: WorkerName | None, *after: StageName) -> None:
         stages.append(Stage(name=name, kind=kind, role=role, worker=worker))
         graph.add_node(name)
         graph.add_edges_from((before, name) for before in after if before in graph and before is not name)
@@ -175,7 +173,7 @@ def build_graph(workload: Workload) -> StageGraph:
     ):
         if served[name] and model is not None:
             workers.append(Worker(name=name, role=role, model=model, kind=kind, stages=served[name]))
-    reduced = nx.transitive_reduction(graph)
+    reduced: nx.DiGraph = nx.transitive_reduction(graph)  # type: ignore[no-untyped-call]
     order = {stage.name: i for i, stage in enumerate(stages)}
     edges = tuple(sorted(reduced.edges, key=lambda edge: (order[edge[0]], order[edge[1]])))
     return StageGraph(stages=tuple(stages), workers=tuple(workers), edges=edges)

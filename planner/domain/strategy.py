@@ -203,7 +203,7 @@ class TrainerTable(_Table):
             **{
                 f.name: frozen(
                     [
-                        codes[f.name].index(getattr(s, f.name)) if f.name in codes else getattr(s, f.name)  # type: ignore[arg-type]
+                        codes[f.name].index(getattr(s, f.name)) if f.name in codes else getattr(s, f.name)
                         for s in strategies
                     ]
                 )
@@ -244,10 +244,7 @@ class RolloutTable(_Table):
         return cls(
             **{
                 f.name: frozen(
-                    [
-                        ENGINE_IDLES.index(s.idle) if f.name == "idle" else getattr(s, f.name)
-                        for s in strategies
-                    ]
+                    [ENGINE_IDLES.index(s.idle) if f.name == "idle" else getattr(s, f.name) for s in strategies]
                 )
                 for f in fields(cls)
             }
@@ -262,6 +259,4 @@ T = TypeVar("T", TrainerTable, RolloutTable)
 def concatenate(tables: list[T]) -> T:
     """Rows of all tables, in order; at least one table."""
     first = tables[0]
-    return type(first)(
-        **{f.name: frozen(np.concatenate([getattr(t, f.name) for t in tables])) for f in fields(first)}
-    )
+    return type(first)(**{f.name: frozen(np.concatenate([getattr(t, f.name) for t in tables])) for f in fields(first)})

@@ -41,9 +41,7 @@ class Reward:
     def __post_init__(self) -> None:
         needs_model = self.kind in (RewardKind.MODEL, RewardKind.PROCESS_MODEL, RewardKind.JUDGE)
         if needs_model != (self.model is not None):
-            raise ValueError(
-                f"reward kind {self.kind.value!r} {'needs' if needs_model else 'takes no'} model"
-            )
+            raise ValueError(f"reward kind {self.kind.value!r} {'needs' if needs_model else 'takes no'} model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +104,7 @@ class Workload:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.algorithm.has_critic != (self.critic is not None):
-            raise ValueError(
-                f"{self.algorithm.title} {'needs' if self.algorithm.has_critic else 'has no'} critic"
-            )
+            raise ValueError(f"{self.algorithm.title} {'needs' if self.algorithm.has_critic else 'has no'} critic")
 
     @property
     def has_reference(self) -> bool:
@@ -138,9 +134,7 @@ class Workload:
     def mean_square_tokens(self) -> float:
         """E[(P + L)**2] with prompt and response independent; the prompt law is taken as its mean."""
         mean = self.response.mean_tokens
-        return (
-            self.prompt_mean_tokens**2 + 2 * self.prompt_mean_tokens * mean + self.response.mean_square_tokens
-        )
+        return self.prompt_mean_tokens**2 + 2 * self.prompt_mean_tokens * mean + self.response.mean_square_tokens
 
     def token_load(self, num_sequences: float) -> TokenLoad:
         return TokenLoad(
@@ -168,7 +162,5 @@ class Workload:
             num_shared=1,
             prompt_mean_tokens=self.mean_tokens,
             prompt_max_tokens=self.max_tokens,
-            response=LengthLaw(
-                mean_tokens=self.reward.judge_tokens, cv=0.0, max_tokens=self.reward.judge_tokens
-            ),
+            response=LengthLaw(mean_tokens=self.reward.judge_tokens, cv=0.0, max_tokens=self.reward.judge_tokens),
         )
