@@ -1,0 +1,62 @@
+"""What each worker of a stage graph does in one iteration, as jobs for the cost model."""
+
+from __future__ import annotations
+
+from planner.cost.worker import EngineJob, TrainerJob
+from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName
+from planner.domain.workload import TokenLoad, Workload
+
+
+def trainer_job(workload: Workload, graph: StageGraph, worker: Worker) -> TrainerJob:
+    """The job of a training or forward-only worker.
+
+    Assessors score what was generated (discarded groups included where the reward decides what is
+    discarded); log-probs, values and updates run on what is kept.
+    """
+    train_stage = next((name for name in worker.stages if graph.stage(name).kind is StageKind.TRAINING), None)
+    inference = tuple(
+        (name, _inference_load(workload, name))
+        for name in worker.stages
+        if graph.stage(name).kind is StageKind.INFERENCE
+    )
+    is_actor_trainer = worker.name is WorkerName.ACTOR_TRAINER
+    return TrainerJob(
+        worker=worker.name,
+        model=worker.model,
+        train_stage=train_stage,
+        train_load=None if train_stage is None else workload.token_load(workload.num_samples),
+        num_optimizer_steps=workload.num_optimizer_steps,
+        num_epochs=workload.num_epochs,
+        inference_loads=inference,
+        has_vocabulary_head=worker.name in (WorkerName.ACTOR_TRAINER, WorkerName.REFERENCE),
+        lora_rank=workload.lora_rank if is_actor_trainer else None,
+        precision=workload.train_precision,
+        sends_weights=is_actor_trainer,
+        rollout_precision=workload.rollout_precision,
+    )
+
+
+def _inference_load(workload: Workload, stage: StageName) -> TokenLoad:
+    if stage is StageName.REWARD:
+        return workload.token_load(workload.num_generated)
+    return workload.token_load(workload.num_samples)
+
+
+def engine_job(workload: Workload, worker: Worker) -> EngineJob:
+    """The job of a rollout engine or a generative judge."""
+    is_rollout = worker.name is WorkerName.ROLLOUT_ENGINE
+    return EngineJob(
+        worker=worker.name,
+        model=worker.model,
+        stage=worker.stages[0],
+        load=workload.rollout_load if is_rollout else workload.judge_load,
+        precision=workload.rollout_precision,
+        receives_weights=is_rollout,
+        lora_rank=workload.lora_rank if is_rollout else None,
+    )
+
+
+def host_stage_s(workload: Workload) -> float:
+    """Seconds of a reward that runs on the host: sandbox calls in waves of `num_parallel`, 0 for rules."""
+    waves = -(-workload.num_generated // workload.reward.num_parallel)
+    return waves * workload.reward.latency_s

@@ -1,0 +1,237 @@
+"""Enumerates the strategies of a worker: the declared space, less what the rules reject, with counts by reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.domain.model import Model
+from planner.domain.stages import StageKind
+from planner.domain.strategy import (
+    CONTEXT_PARALLELS,
+    ENGINE_IDLES,
+    OFFLOADS,
+    RECOMPUTES,
+    SHARDINGS,
+    BoolArray,
+    FloatArray,
+    Recompute,
+    RolloutTable,
+    TrainerTable,
+    frozen,
+)
+from planner.search import space
+from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
+
+TrainerFilter = Callable[[TrainerTable], tuple[tuple[str, BoolArray], ...]]
+RolloutFilter = Callable[[RolloutTable], tuple[tuple[str, BoolArray], ...]]
+"""Reasons with the rows that they reject (framework rules)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerCandidates:
+    """Legal strategies, and how many were rejected for which reason."""
+
+    table: TrainerTable
+    rejected: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutCandidates:
+    """Legal strategies, and how many were rejected for which reason."""
+
+    table: RolloutTable
+    rejected: tuple[tuple[str, int], ...]
+
+
+def _product(*axes: tuple[float, ...]) -> tuple[FloatArray, ...]:
+    """Columns of the Cartesian product, last axis fastest."""
+    grids = np.meshgrid(*[np.asarray(axis, dtype=np.float64) for axis in axes], indexing="ij")
+    return tuple(grid.ravel() for grid in grids)
+
+
+def enumerate_trainer(
+    facts: TrainerFacts, *, max_tokens: int, num_nodes: int, framework: TrainerFilter | None = None
+) -> TrainerCandidates:
+    """All legal strategies of a training or forward-only worker on `num_nodes` nodes.
+
+    Layouts (degrees and sharding) are filtered first and then crossed with budgets, recomputation and
+    offload, so that most illegal combinations are never built; a rejected layout counts with all its
+    combinations.
+    """
+    layouts = _layouts(facts, num_nodes)
+    # A budget is legal for every layout of its cp, so each cp has its own set of inner choices.
+    inner = {cp: _inner_choices(facts, max_tokens, cp) for cp in space.CP_DEGREES}
+    weights = np.zeros(len(layouts))
+    for cp, choices in inner.items():
+        weights[layouts.cp == cp] = choices[0].shape[0]
+    rejected: dict[str, int] = {}
+    keep = np.full(len(layouts), True)
+    for rule in TRAINER_RULES:
+        keep = _apply(rule.reason, rule.allows(layouts, facts), keep, weights, rejected)
+    legal = layouts.take(np.flatnonzero(keep))
+    table = _cross(legal, inner)
+    if framework is not None:
+        keep = np.full(len(table), True)
+        for reason, rejects in framework(table):
+            keep = _apply(reason, ~rejects, keep, np.ones(len(table)), rejected)
+        table = table.take(np.flatnonzero(keep))
+    return TrainerCandidates(table=table, rejected=tuple(rejected.items()))
+
+
+def _apply(
+    reason: str, allowed: BoolArray, keep: BoolArray, weights: FloatArray, rejected: dict[str, int]
+) -> BoolArray:
+    count = int(weights[keep & ~allowed].sum())
+    if count:
+        rejected[reason] = rejected.get(reason, 0) + count
+    return keep & allowed
+
+
+def _layouts(facts: TrainerFacts, num_nodes: int) -> TrainerTable:
+    """Unfiltered degrees x sharding; inner choices are placeholders until `_cross`."""
+    model, node = facts.model, facts.node
+    sizes = space.SizeGrid.of(node, num_nodes).sizes
+    choices = space.TRAIN_SHARDINGS if facts.trains else space.INFERENCE_SHARDINGS
+    pipelines = space.pp_degrees(model, StageKind.TRAINING)
+    experts = tuple(e for e in space.EP_DEGREES if e <= max(1, model.max_experts)) if model.is_moe else (1,)
+    num_gpus, tp, pp, vpp, cp, ep, etp_is_tp, choice = _product(
+        sizes,
+        space.TP_DEGREES,
+        pipelines,
+        space.VPP_DEGREES if facts.trains else (1,),
+        space.CP_DEGREES,
+        experts,
+        (0, 1) if model.is_moe else (0,),
+        tuple(range(len(choices))),
+    )
+    # Degrees that exceed the group, or a second spelling of the same layout, are no candidates at all.
+    exists = (
+        (tp * pp * cp <= num_gpus)
+        & (ep <= num_gpus)
+        & ((etp_is_tp == 0) | (tp > 1))
+        & (tp <= node.scale_up_domain_gpus)
+    )
+    num_gpus, tp, pp, vpp, cp, ep, etp_is_tp, choice = (
+        column[exists] for column in (num_gpus, tp, pp, vpp, cp, ep, etp_is_tp, choice)
+    )
+    index = choice.astype(np.int64)
+    is_hybrid = np.array([c.is_hybrid for c in choices])[index]
+    dp_cp = np.floor(num_gpus / (tp * pp))
+    node_ranks = np.maximum(1.0, np.floor(node.gpus_per_node / tp))
+    # HSDP within one node exists only when the ranks span several nodes.
+    shard_ranks = np.where(is_hybrid, np.where(dp_cp > node_ranks, node_ranks, 0.0), dp_cp)
+    placeholder = np.zeros_like(num_gpus)
+    return TrainerTable(
+        num_gpus=frozen(num_gpus), tp=frozen(tp), pp=frozen(pp), vpp=frozen(vpp), cp=frozen(cp),
+        context_parallel=frozen(
+            np.array([CONTEXT_PARALLELS.index(c.context_parallel) for c in choices], dtype=np.float64)[index]
+        ),
+        ep=frozen(ep), etp=frozen(np.where(etp_is_tp == 1, tp, 1.0)),
+        sharding=frozen(np.array([SHARDINGS.index(c.sharding) for c in choices], dtype=np.float64)[index]),
+        shard_ranks=frozen(shard_ranks), micro_batch_tokens=frozen(placeholder),
+        inference_tokens=frozen(placeholder), recompute=frozen(placeholder), offload=frozen(placeholder),
+    )  # fmt: skip
+
+
+def _inner_choices(facts: TrainerFacts, max_tokens: int, cp: int) -> tuple[FloatArray, ...]:
+    """micro_batch_tokens, inference_tokens, recompute, offload for one CP degree."""
+    budgets = tuple(float(b) for b in space.token_budgets(max_tokens, cp))
+    recomputes = RECOMPUTES if facts.trains else (Recompute.NONE,)
+    offloads = space.TRAIN_OFFLOADS if facts.trains else space.INFERENCE_OFFLOADS
+    micro, factor, recompute, offload = _product(
+        budgets,
+        tuple(float(f) for f in space.INFERENCE_MULTIPLES) if facts.trains else (1.0,),
+        tuple(float(RECOMPUTES.index(r)) for r in recomputes),
+        tuple(float(OFFLOADS.index(o)) for o in offloads),
+    )
+    return micro, micro * factor, recompute, offload
+
+
+def _cross(layouts: TrainerTable, inner: dict[int, tuple[FloatArray, ...]]) -> TrainerTable:
+    """Every layout with every inner choice of its CP degree."""
+    rows: list[FloatArray] = []
+    picks: list[tuple[FloatArray, ...]] = []
+    for cp, choices in inner.items():
+        of_cp = np.flatnonzero(layouts.cp == cp)
+        if not len(of_cp):
+            continue
+        width = choices[0].shape[0]
+        rows.append(np.repeat(of_cp, width).astype(np.float64))
+        picks.append(tuple(np.tile(choice, len(of_cp)) for choice in choices))
+    if not rows:
+        return layouts.take(slice(0, 0))
+    index = np.concatenate(rows).astype(np.int64)
+    micro, inference, recompute, offload = (np.concatenate([p[i] for p in picks]) for i in range(4))
+    inner_columns = {
+        "micro_batch_tokens": micro,
+        "inference_tokens": inference,
+        "recompute": recompute,
+        "offload": offload,
+    }
+    outer = layouts.take(index)
+    return replace(outer, **{name: frozen(column) for name, column in inner_columns.items()})
+
+
+def enumerate_rollout(
+    facts: RolloutFacts,
+    *,
+    num_nodes: int,
+    memory_margin_ratio: float,
+    can_sleep: bool,
+    framework: RolloutFilter | None = None,
+) -> RolloutCandidates:
+    """All legal strategies of a generation engine on `num_nodes` nodes.
+
+    `can_sleep` is False for engines whose weights no sync brings back (a judge).
+    """
+    model, node = facts.model, facts.node
+    idles = tuple(i for i, idle in enumerate(ENGINE_IDLES) if can_sleep or idle is ENGINE_IDLES[0])
+    num_gpus, tp, pp, ep_is_tp, fraction, seqs, idle = _product(
+        space.SizeGrid.of(node, num_nodes).sizes,
+        space.TP_DEGREES,
+        space.pp_degrees(model, StageKind.GENERATION),
+        (0, 1) if model.is_moe else (0,),
+        space.engine_fractions(memory_margin_ratio),
+        space.MAX_NUM_SEQS,
+        tuple(float(i) for i in idles),
+    )
+    exists = (tp * pp <= num_gpus) & ((ep_is_tp == 0) | (tp > 1))
+    columns = [column[exists] for column in (num_gpus, tp, pp, ep_is_tp, fraction, seqs, idle)]
+    num_gpus, tp, pp, ep_is_tp, fraction, seqs, idle = columns
+    table = RolloutTable(
+        num_gpus=frozen(num_gpus), tp=frozen(tp), pp=frozen(pp), ep=frozen(np.where(ep_is_tp == 1, tp, 1.0)),
+        engine_fraction=frozen(fraction), max_num_seqs=frozen(seqs), idle=frozen(idle),
+    )  # fmt: skip
+    rejected: dict[str, int] = {}
+    keep = np.full(len(table), True)
+    ones = np.ones(len(table))
+    for rule in ROLLOUT_RULES:
+        keep = _apply(rule.reason, rule.allows(table, facts), keep, ones, rejected)
+    if framework is not None:
+        for reason, rejects in framework(table):
+            keep = _apply(reason, ~rejects, keep, ones, rejected)
+    return RolloutCandidates(table=table.take(np.flatnonzero(keep)), rejected=tuple(rejected.items()))
+
+
+def chunks(table_length: int, size: int = 16384) -> Iterator[slice]:
+    """Consecutive slices of at most `size` rows: temporaries of the cost model then stay in cache."""
+    for start in range(0, table_length, size):
+        yield slice(start, min(start + size, table_length))
+
+
+def in_space(table: TrainerTable, model: Model, *, max_tokens: int) -> BoolArray:
+    """Rows whose degrees and techniques the declared space contains (budgets: within the searched range)."""
+    budgets_low = max_tokens
+    budgets_high = np.maximum(max_tokens, space.MAX_BUDGET_TOKENS * table.cp)
+    return np.asarray(
+        np.isin(table.tp, space.TP_DEGREES)
+        & np.isin(table.pp, space.pp_degrees(model, StageKind.TRAINING))
+        & np.isin(table.vpp, space.VPP_DEGREES)
+        & np.isin(table.cp, space.CP_DEGREES)
+        & np.isin(table.ep, space.EP_DEGREES)
+        & (table.micro_batch_tokens >= budgets_low)
+        & (table.micro_batch_tokens <= budgets_high)
+    )

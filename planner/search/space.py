@@ -1,0 +1,152 @@
+"""The declared space: which degrees, sizes and techniques are considered, and which are left out and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.domain.hardware import NodeType
+from planner.domain.model import Model
+from planner.domain.stages import StageKind
+from planner.domain.strategy import (
+    ContextParallel,
+    EngineIdle,
+    Offload,
+    Recompute,
+    Sharding,
+)
+
+TP_DEGREES = (1, 2, 4, 8, 16, 32, 64)
+PP_DEGREES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+VPP_DEGREES = (1, 2, 4)
+CP_DEGREES = (1, 2, 4, 8, 16)
+EP_DEGREES = (1, 2, 4, 8, 16, 32, 64, 128)
+ROLLOUT_PP_DEGREES = (1, 2, 4, 8)
+ENGINE_FRACTIONS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+MAX_NUM_SEQS = (16, 64, 128, 256, 512, 1024)
+BUDGET_MULTIPLES = (1, 2, 4, 8, 16)
+"""Micro-batch token budgets in multiples of the longest sequence."""
+MAX_BUDGET_TOKENS = 65536
+"""Largest budget per GPU, unless one longest sequence is larger."""
+INFERENCE_MULTIPLES = (1, 4)
+"""Forward-only token budgets in multiples of the training budget."""
+
+TRAIN_OFFLOADS = tuple(Offload)
+INFERENCE_OFFLOADS = (Offload.NONE, Offload.STATE_SWAP)
+RECOMPUTES = tuple(Recompute)
+ENGINE_IDLES = tuple(EngineIdle)
+
+EXCLUDED: tuple[tuple[str, str], ...] = (
+    ("training TP across scale-up domains", "every layer would wait for NICs; PP, CP or ZeRO cross nodes instead"),
+    ("expert parallelism together with ZeRO-2 or ZeRO-3", "planned; Megatron-style EP with ZeRO-1 is searched"),
+    ("pipeline parallelism together with ZeRO-2 or ZeRO-3", "gradients and weights would be gathered per micro-batch"),
+    ("partial recomputation of some layers", "the three levels bracket it"),
+    (
+        "old log-prob away from the actor trainer, critic value away from the critic trainer",
+        "would need another copy of the weights",
+    ),
+    ("a worker over several pools", "rollout shares over pools are planned"),
+    ("device groups that overlap other than by one being the whole pool", "groups are laminar"),
+    ("asynchronous execution and stage fusion", "planned; every plan is synchronous and on-policy"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeGrid:
+    """Numbers of GPUs that a device group may have on one pool."""
+
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, node: NodeType, num_nodes: int) -> SizeGrid:
+        """Halvings of a node (as long as they divide it), then every number of whole nodes."""
+        below: list[int] = []
+        size = node.gpus_per_node
+        while size % 2 == 0:
+            size //= 2
+            below.append(size)
+        if size > 1:
+            below.append(1)
+        nodes = tuple(node.gpus_per_node * count for count in range(1, num_nodes + 1))
+        return cls(sizes=tuple(sorted(below)) + nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingChoice:
+    """A sharding level with the context parallelism that its implementations have."""
+
+    sharding: Sharding
+    context_parallel: ContextParallel
+    is_hybrid: bool
+    """HSDP: shard within one node, replicate across nodes."""
+
+
+TRAIN_SHARDINGS = (
+    ShardingChoice(sharding=Sharding.DDP, context_parallel=ContextParallel.RING, is_hybrid=False),
+    ShardingChoice(sharding=Sharding.ZERO1, context_parallel=ContextParallel.RING, is_hybrid=False),
+    ShardingChoice(sharding=Sharding.ZERO2, context_parallel=ContextParallel.ULYSSES, is_hybrid=False),
+    ShardingChoice(sharding=Sharding.ZERO3, context_parallel=ContextParallel.ULYSSES, is_hybrid=False),
+    ShardingChoice(sharding=Sharding.ZERO3, context_parallel=ContextParallel.ULYSSES, is_hybrid=True),
+)
+INFERENCE_SHARDINGS = (
+    ShardingChoice(sharding=Sharding.DDP, context_parallel=ContextParallel.RING, is_hybrid=False),
+    ShardingChoice(sharding=Sharding.ZERO3, context_parallel=ContextParallel.ULYSSES, is_hybrid=False),
+)
+
+
+def token_budgets(max_tokens: int, cp: int) -> tuple[int, ...]:
+    """Micro-batch budgets of one data-parallel rank whose CP group has `cp` ranks."""
+    limit = max(max_tokens, MAX_BUDGET_TOKENS * cp)
+    return tuple(max_tokens * factor for factor in BUDGET_MULTIPLES if max_tokens * factor <= limit)
+
+
+def engine_fractions(memory_margin_ratio: float) -> tuple[float, ...]:
+    """Engine fractions that leave the memory margin free."""
+    return tuple(f for f in ENGINE_FRACTIONS if f <= 1.0 - memory_margin_ratio + 1e-9)
+
+
+def pp_degrees(model: Model, kind: StageKind) -> tuple[int, ...]:
+    """Pipeline degrees up to one layer per rank; powers of two, and divisors of the layer count."""
+    if kind is StageKind.GENERATION:
+        return tuple(p for p in ROLLOUT_PP_DEGREES if p <= model.num_layers)
+    return tuple(p for p in PP_DEGREES if p <= model.num_layers and (p & (p - 1) == 0 or model.num_layers % p == 0))
+
+
+def describe() -> str:
+    """The published space in words, for `rlplan plan --describe-space`."""
+
+    def listed(values: tuple[object, ...]) -> str:
+        return ", ".join(str(value) for value in values)
+
+    lines = [
+        "Every worker (rollout engine, actor trainer, reference, critic trainer, reward model) is placed as a whole.",
+        "",
+        "Placement",
+        "  device group sizes   halvings of a node, then every number of whole nodes; a worker may use fewer GPUs",
+        "  groupings            any set of workers on the whole pool, any set partition of the others into disjoint",
+        "                       groups, any pool per worker",
+        "  order of stages      every order that the dependencies allow",
+        "",
+        "Trainer (and forward-only workers, without vpp, recompute and optimizer)",
+        f"  tp                   {listed(TP_DEGREES)} within one scale-up domain, sequence parallelism whenever tp > 1",
+        f"  pp                   {listed(PP_DEGREES)} (powers of two, or divisors of the layer count)",
+        f"  vpp                  {listed(VPP_DEGREES)}",
+        f"  cp                   {listed(CP_DEGREES)}; ring with ZeRO-0/1, Ulysses with ZeRO-2/3",
+        f"  ep, etp              {listed(EP_DEGREES)}; etp 1 or tp",
+        f"  sharding             {listed(tuple(s.value for s in Sharding))}, and zero3 within a node (HSDP)",
+        f"  micro-batch tokens   {listed(BUDGET_MULTIPLES)} x longest sequence, up to {MAX_BUDGET_TOKENS} per GPU",
+        f"  log-prob tokens      {listed(INFERENCE_MULTIPLES)} x micro-batch tokens",
+        f"  recompute            {listed(tuple(r.value for r in Recompute))}",
+        f"  offload              {listed(tuple(o.value for o in Offload))}",
+        "",
+        "Rollout engine",
+        f"  tp                   {listed(TP_DEGREES)}, across nodes too",
+        f"  pp                   {listed(ROLLOUT_PP_DEGREES)}",
+        "  ep                   1 or tp",
+        f"  engine fraction      {listed(ENGINE_FRACTIONS)}, at most 1 - memory margin",
+        f"  max sequences        {listed(MAX_NUM_SEQS)} per engine",
+        f"  while others run     {listed(tuple(i.value for i in EngineIdle))}",
+        "",
+        "Not in the space",
+    ]
+    lines += [f"  {what}: {why}" for what, why in EXCLUDED]
+    return "\n".join(lines)
