@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+from planner.files.catalog import generic_node, load_model
+
+from planner.domain.hardware import Precision
+from planner.domain.strategy import SHARDINGS, Sharding
+from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
+from planner.search.legality import RolloutFacts, TrainerFacts
+from planner.search.space import SizeGrid
+
+
+def trainer_facts(model: str = "qwen3-32b", *, mini_batch: int = 1024, trains: bool = True) -> TrainerFacts:
+    return TrainerFacts(
+        model=load_model(model),
+        node=generic_node("h100"),
+        mini_batch_sequences=mini_batch,
+        trains=trains,
+        precision=Precision.BF16,
+    )
+
+
+def test_every_candidate_spans_its_gpus_and_splits_the_batch() -> None:
+    table = enumerate_trainer(trainer_facts(), max_tokens=9216, num_nodes=4).table
+    assert len(table) > 10_000
+    assert (table.tp * table.pp * table.cp * table.dp == table.num_gpus).all()
+    assert (1024 % table.dp == 0).all()
+    assert (64 % table.tp == 0).all()
+    assert (table.micro_batch_tokens >= 9216).all()
+    zero = table.sharding >= SHARDINGS.index(Sharding.ZERO2)
+    assert (table.pp[zero] == 1).all()
+
+
+def test_no_candidate_appears_twice() -> None:
+    table = enumerate_trainer(trainer_facts(), max_tokens=9216, num_nodes=2).table
+    names = list(table.__slots__)
+    rows = np.stack([getattr(table, n) for n in names], axis=1)
+    assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+def test_moe_candidates_use_expert_parallelism_within_the_expert_product() -> None:
+    table = enumerate_trainer(trainer_facts("qwen3-30b-a3b"), max_tokens=9216, num_nodes=2).table
+    assert (table.ep > 1).any()
+    assert (np.mod(table.num_gpus, table.ep * table.etp * table.pp) == 0).all()
+    assert (np.mod(128, table.ep) == 0).all()
+
+
+def test_rejections_carry_reasons_and_counts() -> None:
+    rejected = dict(enumerate_trainer(trainer_facts(mini_batch=3), max_tokens=9216, num_nodes=1).rejected)
+    assert rejected["dp does not divide the mini-batch"] > 0
+
+
+def test_framework_filter_counts_as_a_rejection() -> None:
+    plain = enumerate_trainer(trainer_facts(), max_tokens=9216, num_nodes=1)
+    only_tp1 = enumerate_trainer(
+        trainer_facts(), max_tokens=9216, num_nodes=1, framework=lambda t: (("no TP", t.tp > 1),)
+    )
+    assert dict(only_tp1.rejected)["no TP"] == int((plain.table.tp > 1).sum())
+    assert (only_tp1.table.tp == 1).all()
+
+
+def test_forward_only_workers_have_no_training_choices() -> None:
+    table = enumerate_trainer(trainer_facts(trains=False), max_tokens=9216, num_nodes=2).table
+    assert set(np.unique(table.recompute)) == {0.0}
+    assert set(np.unique(table.vpp)) == {1.0}
+
+
+def test_rollout_engines_fill_their_group_and_respect_the_margin() -> None:
+    facts = RolloutFacts(
+        model=load_model("qwen3-32b"), node=generic_node("h100"), num_sequences=64, precision=Precision.BF16
+    )
+    table = enumerate_rollout(facts, num_nodes=3, memory_margin_ratio=0.25, can_sleep=True).table
+    assert (table.num_engines == np.floor(table.num_engines)).all()
+    assert (table.num_engines <= 64).all()
+    assert table.engine_fraction.max() <= 0.75
+    assert {3.0 * 8} <= set(np.unique(table.num_gpus))
+
+
+def test_a_judge_never_sleeps() -> None:
+    facts = RolloutFacts(
+        model=load_model("qwen3-8b"), node=generic_node("h100"), num_sequences=64, precision=Precision.BF16
+    )
+    table = enumerate_rollout(facts, num_nodes=1, memory_margin_ratio=0.1, can_sleep=False).table
+    assert (table.idle == 0).all()
+
+
+@pytest.mark.parametrize(("gpu", "nodes", "expected"), [("h100", 2, (1, 2, 4, 8, 16)), ("gb200", 2, (1, 2, 4, 8))])
+def test_sizes_are_halvings_then_whole_nodes(gpu: str, nodes: int, expected: tuple[int, ...]) -> None:
+    assert SizeGrid.of(generic_node(gpu), nodes).sizes == expected
+
+
+def test_chunks_cover_every_row_once() -> None:
+    covered = [i for piece in chunks(40_000) for i in range(piece.start, piece.stop)]
+    assert covered == list(range(40_000))
