@@ -1,0 +1,128 @@
+"""What the search gets and its limits, and the integer form of one structure that CP-SAT and the ILP share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planner.domain.plan import Objective
+from planner.domain.stages import StageGraph, StageName, WorkerName
+from planner.domain.strategy import FloatArray, IntArray
+from planner.search.structures import StructureFilter
+
+
+class Solver(StrEnum):
+    """What closes the structures that the bounds leave over."""
+
+    AUTO = "auto"
+    """Own depth-first enumeration, and CP-SAT where that grows too large."""
+    CPSAT = "cpsat"
+    ILP = "ilp"
+    """PuLP with CBC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPool:
+    """Capacity of one pool. `usable_bytes` per GPU, `host_ram_bytes` per node."""
+
+    name: str
+    num_nodes: int
+    gpus_per_node: int
+    usable_bytes: float
+    host_ram_bytes: float
+    usd_per_gpu_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_nodes < 1 or self.gpus_per_node < 1:
+            raise ValueError(f"pool {self.name!r} needs at least one node of one GPU")
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionTable:
+    """Priced strategies of one worker on one pool; arrays of shape (num_options,) unless said otherwise.
+
+    `stage_time_s` has shape (num_stages, num_options) in the order of `stages`. `sync_*_s` are the worker's shares
+    of the weight sync (zero for workers that take no part). `row` identifies the candidate for the caller.
+    Memory is bytes per GPU, `host_bytes` bytes per node.
+    """
+
+    worker: WorkerName
+    pool: str
+    stages: tuple[StageName, ...]
+    num_gpus: IntArray
+    stage_time_s: FloatArray
+    sync_colocated_s: FloatArray
+    sync_disaggregated_s: FloatArray
+    active_bytes: FloatArray
+    """Peak over the worker's stages."""
+    sync_bytes: FloatArray
+    idle_bytes: FloatArray
+    host_bytes: FloatArray
+    row: IntArray
+
+    def __len__(self) -> int:
+        return int(self.num_gpus.shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchProblem:
+    """Everything that the search needs; immutable.
+
+    `options` holds at most one table per (worker, pool). `host_stage_s` gives the durations of host stages.
+    With `equal_size` all workers of one device group use exactly as many GPUs as the group has. Raises ValueError
+    for sizes that are neither whole nodes nor part of a divisor chain below a node: only those always pack.
+    """
+
+    graph: StageGraph
+    pools: tuple[SearchPool, ...]
+    options: tuple[OptionTable, ...]
+    host_stage_s: tuple[tuple[StageName, float], ...] = ()
+    structure_filter: StructureFilter | None = None
+    equal_size: bool = False
+
+    def __post_init__(self) -> None:
+        for pool in self.pools:
+            sizes = {int(n) for table in self.options if table.pool == pool.name for n in table.num_gpus}
+            _check_sizes(pool, sizes)
+
+    def pool(self, name: str) -> SearchPool:
+        return next(pool for pool in self.pools if pool.name == name)
+
+    def table(self, worker: WorkerName, pool: str) -> OptionTable | None:
+        return next((t for t in self.options if t.worker is worker and t.pool == pool), None)
+
+
+def _check_sizes(pool: SearchPool, sizes: Iterable[int]) -> None:
+    below = sorted(size for size in sizes if size < pool.gpus_per_node)
+    chain = [*below, pool.gpus_per_node]
+    broken = [a for a, b in zip(chain, chain[1:], strict=False) if a < 1 or b % a]
+    partial = sorted(size for size in sizes if size > pool.gpus_per_node and size % pool.gpus_per_node)
+    if broken or partial:
+        raise ValueError(
+            f"pool {pool.name!r}: sizes {broken + partial} are neither whole nodes of {pool.gpus_per_node} GPUs "
+            f"nor a divisor chain below one node"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchLimits:
+    """Objective and limits. None means no limit.
+
+    Plans within `tie_tolerance_ratio` of the optimum count as equal: the one on the fewest GPUs is taken, then the
+    one with more headroom, then the one with fewer device groups. The proven bound is not touched by that.
+    """
+
+    objective: Objective = Objective.TIME
+    max_iteration_s: float | None = None
+    max_gpus: int | None = None
+    max_usd_per_iteration: float | None = None
+    time_limit_s: float = 60.0
+    seed: int = 0
+    solver: Solver = Solver.AUTO
+    tie_tolerance_ratio: float = 0.01
+    num_alternatives: int = 5
