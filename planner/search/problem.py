@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from planner.domain.plan import Objective
 from planner.domain.stages import StageGraph, StageName, WorkerName
@@ -100,7 +101,7 @@ class SearchProblem:
 def _check_sizes(pool: SearchPool, sizes: Iterable[int]) -> None:
     below = sorted(size for size in sizes if size < pool.gpus_per_node)
     chain = [*below, pool.gpus_per_node]
-    broken = [a for a, b in zip(chain, chain[1:], strict=False) if a < 1 or b % a]
+    broken = [a for a, b in pairwise(chain) if a < 1 or b % a]
     partial = sorted(size for size in sizes if size > pool.gpus_per_node and size % pool.gpus_per_node)
     if broken or partial:
         raise ValueError(
