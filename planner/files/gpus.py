@@ -1,0 +1,339 @@
+"""The `--gpus` grammar, and pools of nodes from it or from a workload file.
+
+32xh100            32 GPUs in generic nodes
+4x8xh100           4 nodes of 8 GPUs
+4xp5.48xlarge      4 nodes of a catalog type
+8xh100,16xh200     several pools
+h200, p5.48xlarge  the smallest cluster of that kind that works
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from planner.domain.hardware import Cluster, NodeType, Pool
+from planner.domain.plan import Assumption
+from planner.errors import InvalidInputError, nearest
+from planner.files.problems import Problems
+from planner.files.spec import PoolSpec, WorkloadSpec
+from planner.units import Dimension, format_bytes, parse
+
+GRAMMAR = "32xh100, 4x8xh100, 4xp5.48xlarge, several joined by commas, or only a type such as h200"
+DEFAULT_GPU = "h100"
+MAX_GPUS = 100_000
+MAX_TEXT = 400
+
+_TOKEN = re.compile(r"(?:(?P<first>\d+)\s*[xX×*]\s*)?(?:(?P<second>\d+)\s*[xX×*]\s*)?(?P<name>[A-Za-z0-9][\w.+-]*)")
+_REVERSED = re.compile(r"(?P<name>[A-Za-z][\w.+-]*?)\s*[xX×*:]\s*(?P<count>\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A cluster, or the node type to build the smallest one from, with the assumptions behind it."""
+
+    cluster: Cluster | None
+    open_node: NodeType | None
+    open_usd_per_gpu_hour: float | None
+    assumptions: tuple[Assumption, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A named kind of node; `is_generic` when the name was a GPU type."""
+
+    node: NodeType
+    is_generic: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """A pool and what the user said about it."""
+
+    pool: Pool
+    is_generic: bool
+    has_price: bool = False
+    has_host_ram: bool = False
+    has_nic: bool = False
+
+
+def read_hardware(spec: WorkloadSpec, problems: Problems) -> Hardware | None:
+    """The hardware that a spec asks for; None after a problem."""
+    if spec.gpus is not None and spec.pools:
+        problems.add(InvalidInputError("given together with cluster.pools", where=spec.place("gpus"), accepted="one"))
+        return None
+    if spec.pools:
+        drafts = [_attempt_spec(pool, f"{spec.place('pools')}[{i}]", problems) for i, pool in enumerate(spec.pools)]
+        return _complete(spec, drafts, problems)
+    return problems.attempt(lambda: _from_text(spec, problems), None)
+
+
+def _from_text(spec: WorkloadSpec, problems: Problems) -> Hardware | None:
+    where = spec.place("gpus")
+    text = spec.gpus if spec.gpus is not None else DEFAULT_GPU
+    if len(text) > MAX_TEXT:
+        raise InvalidInputError(f"{len(text)} characters are too many", where=where, accepted=GRAMMAR)
+    tokens = [token.strip() for token in text.split(",")]
+    if len(tokens) == 1 and (match := _TOKEN.fullmatch(tokens[0])) and not match["first"]:
+        return _open(spec, _find(match["name"], where), problems)
+    return _complete(spec, [_attempt_token(token, where, problems) for token in tokens], problems)
+
+
+def _complete(spec: WorkloadSpec, drafts: list[_Draft | None], problems: Problems) -> Hardware | None:
+    found = [draft for draft in drafts if draft is not None]
+    return _with_prices(spec, found, problems) if len(found) == len(drafts) else None
+
+
+def _attempt_token(token: str, where: str, problems: Problems) -> _Draft | None:
+    return problems.attempt(lambda: _pool_from_token(token, where), None)
+
+
+def _attempt_spec(pool: PoolSpec, where: str, problems: Problems) -> _Draft | None:
+    return problems.attempt(lambda: _pool_from_spec(pool, where), None)
+
+
+def _pool_from_token(token: str, where: str) -> _Draft:
+    match = _TOKEN.fullmatch(token)
+    if match is None or not match["first"]:
+        raise _not_understood(token, where)
+    first, second = int(match["first"]), int(match["second"]) if match["second"] else None
+    if first == 0 or second == 0:
+        raise InvalidInputError(f"{token!r} asks for no GPU", where=where, accepted="counts from 1")
+    if first > MAX_GPUS or (second or 1) > MAX_GPUS or first * (second or 1) > MAX_GPUS:
+        raise InvalidInputError(f"{token[:60]!r} is too large", where=where, accepted=f"at most {MAX_GPUS:,} GPUs")
+    kind = _find(match["name"], where)
+    if not kind.is_generic and second is None:
+        node, num_nodes = kind.node, first
+    elif second is not None:
+        node, num_nodes = _resized(kind, second, f"{where}: {token!r}"), first
+    else:
+        node, num_nodes = _whole_nodes(kind, first, match["name"], where)
+    if num_nodes * node.gpus_per_node > MAX_GPUS:
+        raise InvalidInputError(f"{token!r} is too large", where=where, accepted=f"at most {MAX_GPUS:,} GPUs")
+    pool = Pool(name=match["name"].lower(), node=node, num_nodes=num_nodes, usd_per_gpu_hour=_list_price(node))
+    return _Draft(pool=pool, is_generic=kind.is_generic)
+
+
+def _whole_nodes(kind: _Kind, num_gpus: int, name: str, where: str) -> tuple[NodeType, int]:
+    """Generic nodes that hold exactly `num_gpus`: whole ones, or a single one with fewer GPUs."""
+    per_node = kind.node.gpus_per_node
+    if num_gpus < per_node:
+        return _resized(kind, num_gpus, where), 1
+    if num_gpus % per_node:
+        below = num_gpus // per_node * per_node
+        raise InvalidInputError(
+            f"{num_gpus} GPUs are no whole number of nodes of {per_node} {name}",
+            where=where,
+            accepted=f"multiples of {per_node}, or NODESxGPUSx{name} for smaller nodes",
+            suggestion=f"'{below}x{name}' or '{below + per_node}x{name}'",
+        )
+    return kind.node, num_gpus // per_node
+
+
+def _resized(kind: _Kind, gpus_per_node: int, where: str) -> NodeType:
+    """The node with fewer GPUs and its share of everything that the GPUs of a node have in common."""
+    node = kind.node
+    if gpus_per_node == node.gpus_per_node:
+        return node
+    if not kind.is_generic:
+        raise InvalidInputError(f"{node.id} has {node.gpus_per_node} GPUs, not {gpus_per_node}", where=where)
+    if gpus_per_node > node.gpus_per_node:
+        raise InvalidInputError(
+            f"a node of {gpus_per_node} GPUs", where=where, accepted=f"at most {node.gpus_per_node} {node.gpu.id}"
+        )
+    share = gpus_per_node / node.gpus_per_node
+    network = replace(
+        node.network,
+        host_node_bytes_per_s=node.network.host_node_bytes_per_s * share,
+        host_memory_bytes_per_s=node.network.host_memory_bytes_per_s * share,
+    )
+    return replace(
+        node,
+        id=f"{node.id}-{gpus_per_node}",
+        name=f"{node.name}, {gpus_per_node} of {node.gpus_per_node} GPUs",
+        gpus_per_node=gpus_per_node,
+        # A rack-scale domain spans nodes and stays; a board's domain ends with the GPUs that one has.
+        scale_up_domain_gpus=gpus_per_node
+        if node.scale_up_domain_gpus <= node.gpus_per_node
+        else node.scale_up_domain_gpus,
+        host_ram_bytes=node.host_ram_bytes * share,
+        network=network,
+    )
+
+
+def _pool_from_spec(pool: PoolSpec, where: str) -> _Draft:
+    if (pool.gpu is None) == (pool.node is None):
+        raise InvalidInputError("needs either 'gpu' or 'node'", where=where, accepted="gpu: h100, or node: p5.48xlarge")
+    name = pool.gpu or pool.node or ""
+    kind = _find(name, f"{where}.{'gpu' if pool.gpu else 'node'}")
+    if kind.is_generic != (pool.gpu is not None):
+        raise InvalidInputError(f"{name!r} is a {'GPU' if kind.is_generic else 'node type'}", where=where,
+                                accepted="GPUs as 'gpu', node types as 'node'")  # fmt: skip
+    node = kind.node
+    if pool.gpus_per_node is not None:
+        node = _resized(kind, pool.gpus_per_node, f"{where}.gpus_per_node")
+    if pool.host_ram is not None:
+        node = replace(node, host_ram_bytes=parse(pool.host_ram, Dimension.SIZE, where=f"{where}.host_ram"))
+    if pool.nic is not None:
+        node = replace(node, nic_bytes_per_s=parse(pool.nic, Dimension.BANDWIDTH, where=f"{where}.nic"))
+    if pool.nodes * node.gpus_per_node > MAX_GPUS:
+        raise InvalidInputError(f"{pool.nodes} nodes", where=f"{where}.nodes", accepted=f"at most {MAX_GPUS:,} GPUs")
+    price = _list_price(node)
+    if pool.price is not None:
+        price = parse(pool.price, Dimension.MONEY_RATE, where=f"{where}.price")
+    return _Draft(
+        pool=Pool(name=pool.name or name.lower(), node=node, num_nodes=pool.nodes, usd_per_gpu_hour=price),
+        is_generic=kind.is_generic,
+        has_price=pool.price is not None,
+        has_host_ram=pool.host_ram is not None,
+        has_nic=pool.nic is not None,
+    )
+
+
+def _find(name: str, where: str) -> _Kind:
+    """A GPU type (its generic node) or a node type; raises with the nearest names of both."""
+    from planner.files import catalog
+
+    try:
+        return _Kind(node=catalog.generic_node(name), is_generic=True)
+    except InvalidInputError:
+        # Not a GPU; the name may still be a node type. Unknown to both is reported below with both lists.
+        pass
+    try:
+        return _Kind(node=catalog.load_node(name), is_generic=False)
+    except InvalidInputError:
+        known = [n for e in catalog.list_gpus() for n in (e.id, *e.aliases)]
+        known += [n for e in catalog.list_nodes() for n in (e.id, *e.aliases)]
+        raise InvalidInputError(
+            f"{name[:60]!r} is no known GPU or node type",
+            where=where,
+            accepted="see rlplan hardware",
+            suggestion=nearest(name, known),
+        ) from None
+
+
+def _not_understood(token: str, where: str) -> InvalidInputError:
+    match = _REVERSED.fullmatch(token)
+    suggestion = f"'{match['count']}x{match['name']}'" if match else ""
+    return InvalidInputError(f"{token[:60]!r} is not understood", where=where, accepted=GRAMMAR, suggestion=suggestion)
+
+
+def _list_price(node: NodeType) -> float | None:
+    return node.price.usd_per_gpu_hour if node.price is not None else None
+
+
+def _open(spec: WorkloadSpec, kind: _Kind, problems: Problems) -> Hardware:
+    name = spec.gpus if spec.gpus is not None else DEFAULT_GPU
+    pool = Pool(name=name.strip().lower(), node=kind.node, num_nodes=1, usd_per_gpu_hour=_list_price(kind.node))
+    priced = _with_prices(spec, [_Draft(pool=pool, is_generic=kind.is_generic)], problems)
+    assumptions = priced.assumptions
+    if spec.gpus is None:
+        chosen = Assumption(
+            what="GPU type", value=kind.node.gpu.name, source="default", effect="give --gpus h200 to size another type"
+        )
+        assumptions = (chosen, *assumptions)
+    price = priced.cluster.pools[0].usd_per_gpu_hour if priced.cluster is not None else None
+    return Hardware(cluster=None, open_node=kind.node, open_usd_per_gpu_hour=price, assumptions=assumptions)
+
+
+def _with_prices(spec: WorkloadSpec, drafts: list[_Draft], problems: Problems) -> Hardware:
+    """The cluster with unique pool names and the user's prices, and what is assumed about it."""
+    drafts = _unique_names(drafts)
+    given = _user_prices(spec, [draft.pool for draft in drafts], problems)
+    named: list[Pool] = []
+    assumptions: list[Assumption] = []
+    for draft in drafts:
+        pool = draft.pool
+        if draft.is_generic and not (draft.has_host_ram and draft.has_nic):
+            assumptions.append(_node_assumption(draft))
+        if pool.name in given:
+            pool = replace(pool, usd_per_gpu_hour=given[pool.name])
+        elif not draft.has_price:
+            assumptions.append(_price_assumption(pool))
+        named.append(pool)
+    link = None
+    if spec.inter_pool is not None:
+        link_text = spec.inter_pool
+        link = problems.attempt(lambda: parse(link_text, Dimension.BANDWIDTH, where=spec.place("inter_pool")), None)
+    elif len(named) > 1:
+        assumptions.append(
+            Assumption(
+                what="link between pools",
+                value="the slower NIC of the two",
+                source="default",
+                effect="a slower link lengthens the weight sync; give --inter-pool '100 Gbit/s'",
+            )
+        )
+    cluster = Cluster(pools=tuple(named), inter_pool_bytes_per_s=link)
+    return Hardware(cluster=cluster, open_node=None, open_usd_per_gpu_hour=None, assumptions=tuple(assumptions))
+
+
+def _unique_names(drafts: list[_Draft]) -> list[_Draft]:
+    result: list[_Draft] = []
+    for draft in drafts:
+        taken = {other.pool.name for other in result}
+        name, number = draft.pool.name, 2
+        while name in taken:
+            name, number = f"{draft.pool.name}-{number}", number + 1
+        result.append(replace(draft, pool=replace(draft.pool, name=name)))
+    return result
+
+
+def _user_prices(spec: WorkloadSpec, pools: list[Pool], problems: Problems) -> dict[str, float]:
+    """Pool name -> USD per GPU-hour from `--price NAME=VALUE`."""
+    result: dict[str, float] = {}
+    for item in spec.prices:
+        try:
+            result |= _user_price(item, pools, spec.place("prices"))
+        except InvalidInputError as error:
+            problems.add(error)
+    return result
+
+
+def _user_price(item: str, pools: list[Pool], where: str) -> dict[str, float]:
+    name, separator, value = item.partition("=")
+    text = value.strip()
+    if not separator or not text:
+        raise InvalidInputError(f"{item[:60]!r} is not understood", where=where, accepted="h100=2.50")
+    # The flag is defined in USD per GPU-hour, so that its number may stand alone.
+    quantity = text if any(c.isalpha() and c not in "eE" for c in text) else f"{text} USD/hour"
+    price = parse(quantity, Dimension.MONEY_RATE, where=where)
+    key = name.strip().lower()
+    matching = [p.name for p in pools if key in (p.name, p.node.id, p.node.gpu.id)]
+    if not matching:
+        known = [p.name for p in pools]
+        raise InvalidInputError(
+            f"no pool is called {name[:60]!r}", where=where, accepted=", ".join(known), suggestion=nearest(name, known)
+        )
+    return dict.fromkeys(matching, price)
+
+
+def _node_assumption(draft: _Draft) -> Assumption:
+    """Host RAM and NIC of a generic node. A catalog node type is the user's own statement instead."""
+    node = draft.pool.node
+    parts = [f"{node.gpus_per_node} GPUs"]
+    if not draft.has_nic:
+        parts.append(f"{node.nic_bytes_per_s * 8 / 1e9:.4g} Gbit/s NIC per GPU")
+    if not draft.has_host_ram:
+        parts.append(f"{format_bytes(node.host_ram_bytes)} host RAM")
+    return Assumption(
+        what=f"node of {draft.pool.name}",
+        value=", ".join(parts),
+        source=node.provenance.source,
+        effect="less host RAM forbids offload, slower NICs favour smaller groups; name a node type (4xp5.48xlarge)",
+    )
+
+
+def _price_assumption(pool: Pool) -> Assumption:
+    price = pool.node.price
+    if price is None or pool.usd_per_gpu_hour is None:
+        return Assumption(
+            what=f"price of {pool.name}", value="unknown", source="no price in the catalog",
+            effect=f"cost is in GPU-hours; give --price {pool.name}=2.50",
+        )  # fmt: skip
+    return Assumption(
+        what=f"price of {pool.name}",
+        value=f"{pool.usd_per_gpu_hour:.2f} USD per GPU-hour",
+        source=f"{price.provider} {price.region} {price.kind}, {price.date}".replace("  ", " "),
+        effect="scales USD; the fastest plan stays the same",
+    )

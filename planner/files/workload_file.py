@@ -1,0 +1,186 @@
+"""The workload file (YAML) as pydantic models; only what the file says, defaults are in `workload`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from planner.files.schema import raise_for
+from planner.files.spec import PoolSpec, WorkerSpec, WorkloadSpec
+from planner.files.yaml_text import read_yaml
+
+MAX_POOLS = 16
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+PathText = Annotated[str, Field(min_length=1, max_length=4096)]
+Quantity = Annotated[str, Field(min_length=1, max_length=40)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class PoolFile(_Section):
+    """Homogeneous nodes: either a GPU type (generic nodes) or a node type of the catalog."""
+
+    gpu: Name | None = Field(default=None, description="GPU type; generic nodes. See `rlplan hardware`.")
+    node: Name | None = Field(default=None, description="Node type of the catalog.")
+    nodes: int = Field(ge=1, le=100_000, description="Number of nodes.")
+    name: Name | None = Field(default=None, description="Name of the pool; default: the type.")
+    gpus_per_node: int | None = Field(default=None, ge=1, le=1024, description="Fewer GPUs than the generic node has.")
+    price: Quantity | None = Field(default=None, description="Per GPU, such as '2.50 USD/hour'.")
+    host_ram: Quantity | None = Field(default=None, description="Per node, such as '1 TiB'.")
+    nic: Quantity | None = Field(default=None, description="Per GPU, one direction, such as '400 Gbit/s'.")
+
+    def to_spec(self) -> PoolSpec:
+        return PoolSpec(
+            nodes=self.nodes, gpu=self.gpu, node=self.node, name=self.name, gpus_per_node=self.gpus_per_node,
+            price=self.price, host_ram=self.host_ram, nic=self.nic,
+        )  # fmt: skip
+
+
+class ClusterFile(_Section):
+    """All pools, and the link between them."""
+
+    pools: list[PoolFile] = Field(min_length=1, max_length=MAX_POOLS)
+    inter_pool: Quantity | None = Field(default=None, description="Link between pools per GPU, such as '100 Gbit/s'.")
+
+
+class BatchFile(_Section):
+    """One iteration."""
+
+    prompts: int | None = Field(default=None, description="Prompts per iteration.")
+    group: int | None = Field(default=None, description="Responses per prompt.")
+    optimizer_steps: int | None = Field(default=None, description="Mini-batches per epoch.")
+    epochs: int | None = Field(default=None, description="Passes over the batch.")
+    kl: float | None = Field(default=None, description="KL coefficient; 0 removes the reference model.")
+    oversampling: float | None = Field(
+        default=None, description="Prompts generated per prompt kept."
+    )
+
+
+class LengthsFile(_Section):
+    """Tokens per sequence."""
+
+    prompt: int | None = Field(default=None, description="Longest prompt.")
+    prompt_mean: float | None = Field(default=None, description="Mean prompt.")
+    response: int | None = Field(default=None, description="Longest response.")
+    response_mean: float | None = Field(default=None, description="Mean response, after truncation.")
+    response_cv: float | None = Field(default=None, description="Standard deviation over mean of the response length.")
+
+
+class RewardFile(_Section):
+    """How a response is scored."""
+
+    kind: Name | None = Field(default=None, description="rule, model, process-model, judge or sandbox.")
+    model: PathText | None = Field(default=None, description="Reward model or judge; default: the actor's model.")
+    judge_tokens: int | None = Field(default=None, description="Tokens that a judge writes per verdict.")
+    latency: Quantity | None = Field(default=None, description="Sandbox time per response, such as '2 s'.")
+    parallel: int | None = Field(default=None, description="Responses scored in sandboxes at the same time.")
+
+
+class PrecisionFile(_Section):
+    """Number formats of matrix inputs: bf16, fp8 or fp4."""
+
+    train: Name | None = None
+    rollout: Name | None = None
+
+
+class LimitsFile(_Section):
+    """What is minimised, within what."""
+
+    objective: Name | None = Field(default=None, description="time, cost or gpus.")
+    deadline: Quantity | None = Field(default=None, description="For all steps, such as '12h'; needs steps.")
+    budget: Quantity | None = Field(default=None, description="For all steps, such as '5000 USD'; needs steps.")
+    steps: int | None = Field(default=None, description="Iterations of the whole run.")
+    max_gpus: int | None = None
+    memory_margin: Quantity | None = Field(default=None, description="Share of GPU memory to keep free, such as '10%'.")
+    framework: Name | None = Field(default=None, description="Only plans that this framework can run.")
+    time_limit: Quantity | None = Field(default=None, description="Of the search, such as '60s'.")
+    solver: Name | None = Field(default=None, description="cpsat or ilp.")
+    seed: int | None = None
+
+
+class WorkerFile(_Section):
+    """One worker of a fixed configuration, for `rlplan estimate`."""
+
+    worker: Name = Field(description="rollout engine, actor trainer, reference, critic trainer or reward model.")
+    pool: Name | None = Field(default=None, description="Default: the first pool.")
+    first_gpu: int = Field(default=0, ge=0, le=100_000)
+    num_gpus: int | None = Field(default=None, ge=1, le=100_000, description="Default: the rest of the pool.")
+    tp: int = Field(default=1, ge=1, le=4096)
+    pp: int = Field(default=1, ge=1, le=4096)
+    vpp: int | None = Field(default=None, ge=1, le=4096)
+    cp: int | None = Field(default=None, ge=1, le=4096)
+    context_parallel: Name | None = Field(default=None, description="ring or ulysses.")
+    ep: int = Field(default=1, ge=1, le=4096)
+    etp: int | None = Field(default=None, ge=1, le=4096)
+    sharding: Name | None = Field(default=None, description="ddp, zero1, zero2 or zero3.")
+    shard_ranks: int | None = Field(default=None, ge=1, le=100_000, description="Default: all data-parallel ranks.")
+    micro_batch_tokens: int | None = Field(default=None, ge=1, le=2**26, description="Default: one longest sequence.")
+    inference_tokens: int | None = Field(default=None, ge=1, le=2**26, description="Default: micro_batch_tokens.")
+    recompute: Name | None = Field(default=None, description="none, selective or full.")
+    offload: Name | None = None
+    engine_fraction: float | None = Field(default=None, gt=0, le=1, description="Engines: share of GPU memory.")
+    max_num_seqs: int | None = Field(default=None, ge=1, le=2**20, description="Engines: sequences decoded at a time.")
+    idle: Name | None = Field(default=None, description="Engines: resident or sleep.")
+
+    def to_spec(self) -> WorkerSpec:
+        return WorkerSpec(
+            worker=self.worker, pool=self.pool, first_gpu=self.first_gpu, num_gpus=self.num_gpus, tp=self.tp,
+            pp=self.pp, vpp=self.vpp, cp=self.cp, context_parallel=self.context_parallel, ep=self.ep, etp=self.etp,
+            sharding=self.sharding, shard_ranks=self.shard_ranks, micro_batch_tokens=self.micro_batch_tokens,
+            inference_tokens=self.inference_tokens, recompute=self.recompute, offload=self.offload,
+            engine_fraction=self.engine_fraction, max_num_seqs=self.max_num_seqs, idle=self.idle,
+        )  # fmt: skip
+
+
+class WorkloadFile(_Section):
+    """A workload for `rlplan plan` or, with strategies, for `rlplan estimate`. Every key but model has a default."""
+
+    model: PathText | None = Field(
+        default=None, description="Catalog id, Hugging Face id, alias or path."
+    )
+    algorithm: Name | None = None
+    gpus: Annotated[str, Field(max_length=400)] | None = Field(default=None, description="Such as 32xh100; or cluster.")
+    cluster: ClusterFile | None = None
+    batch: BatchFile = BatchFile()
+    lengths: LengthsFile = LengthsFile()
+    critic: PathText | None = Field(default=None, description="Critic model; default: the actor's model.")
+    reward: RewardFile = RewardFile()
+    precision: PrecisionFile = PrecisionFile()
+    lora: int | None = Field(default=None, description="LoRA rank; default: full training.")
+    limits: LimitsFile = LimitsFile()
+    prices: list[Name] = Field(default=[], max_length=64, description="Such as 'h100=2.50', USD per GPU-hour.")
+    strategies: list[WorkerFile] = Field(default=[], max_length=16)
+
+    def to_spec(self, file: str) -> WorkloadSpec:
+        batch, lengths, reward, limits = self.batch, self.lengths, self.reward, self.limits
+        return WorkloadSpec(
+            model=self.model, algorithm=self.algorithm, gpus=self.gpus,
+            pools=tuple(pool.to_spec() for pool in self.cluster.pools) if self.cluster else (),
+            inter_pool=self.cluster.inter_pool if self.cluster else None,
+            num_prompts=batch.prompts, group_size=batch.group, num_optimizer_steps=batch.optimizer_steps,
+            num_epochs=batch.epochs, kl_coefficient=batch.kl, oversampling_ratio=batch.oversampling,
+            prompt_max=lengths.prompt, prompt_mean=lengths.prompt_mean, response_max=lengths.response,
+            response_mean=lengths.response_mean, response_cv=lengths.response_cv, critic=self.critic,
+            reward=reward.kind, reward_model=reward.model, judge_tokens=reward.judge_tokens,
+            reward_latency=reward.latency, reward_parallel=reward.parallel, train_precision=self.precision.train,
+            rollout_precision=self.precision.rollout, lora_rank=self.lora, objective=limits.objective,
+            deadline=limits.deadline, steps=limits.steps, budget=limits.budget, max_gpus=limits.max_gpus,
+            memory_margin=limits.memory_margin, framework=limits.framework, time_limit=limits.time_limit,
+            solver=limits.solver, seed=limits.seed, prices=tuple(self.prices),
+            strategies=tuple(worker.to_spec() for worker in self.strategies), file=file,
+        )  # fmt: skip
+
+
+def read_workload(path: Path) -> WorkloadSpec:
+    """The workload file at `path`; raises InvalidInputError with every problem that it has."""
+    content = read_yaml(path, kind="workload file")
+    try:
+        return WorkloadFile.model_validate(content).to_spec(str(path))
+    except ValidationError as error:
+        raise_for(error, WorkloadFile, where=str(path))
+        raise
