@@ -1,0 +1,259 @@
+"""GPU memory of trainers by term, on arrays of candidates: states, activations, logits and overheads.
+
+Static bytes per parameter follow the sharding level; activations follow the saved elements of each layer
+class (arXiv 2205.05198 extended by gated MLPs, MoE and CP). Pipeline ranks differ: the first holds most
+micro-batches in flight, the last holds the logits, so the peak is the larger of the two, never a sum of maxima.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.layout import Layout
+from planner.cost.offload import OffloadFlags
+from planner.domain.overheads import Overheads
+from planner.domain.strategy import RECOMPUTES, SHARDINGS, FloatArray, Recompute, Sharding, TrainerTable
+
+REDUCE_BYTES = 4.0
+"""Gradients are reduced in fp32 (Megatron default; verl and NeMo-RL set it for FSDP)."""
+_ADAPTER_BYTES = 18.0
+"""16-bit weights, fp32 gradients, master weights and moments of a LoRA parameter; adapters stay unsharded."""
+
+
+def _by_sharding(**values: float) -> FloatArray:
+    result = np.array([values.get(level.value, 0.0) for level in SHARDINGS])
+    result.setflags(write=False)
+    return result
+
+
+# Bytes per parameter of the rank's model shard: whole + divided / shard ranks.
+_WEIGHT_WHOLE = _by_sharding(ddp=2.0, zero1=2.0, zero2=2.0)
+_WEIGHT_DIVIDED = _by_sharding(zero3=4.0)
+_GRADIENT_WHOLE = _by_sharding(ddp=4.0, zero1=4.0)
+_GRADIENT_DIVIDED = _by_sharding(zero2=2.0, zero3=4.0)
+_OPTIMIZER_WHOLE = _by_sharding(ddp=12.0)
+_OPTIMIZER_DIVIDED = _by_sharding(zero1=12.0, zero2=12.0, zero3=8.0)
+_FROZEN_WHOLE = _by_sharding(ddp=2.0, zero1=2.0, zero2=2.0)
+_FROZEN_DIVIDED = _by_sharding(zero3=2.0)
+# FP8 copies of weights and of their transposes beside the 16-bit weights.
+_FP8_CACHE_WHOLE = _by_sharding(ddp=2.0, zero1=2.0, zero2=2.0)
+_FP8_CACHE_DIVIDED = _by_sharding(zero3=2.0)
+_IS_ZERO3 = _by_sharding(zero3=1.0)
+_IS_FUSED_WGRAD = _by_sharding(ddp=1.0, zero1=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """Bytes per GPU of model states when everything is loaded, on the fullest pipeline rank."""
+
+    weights: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    """On the GPU: 0 with a CPU optimizer."""
+    optimizer_host: FloatArray
+    """What a CPU optimizer holds in host RAM for this GPU's shard, fp32 gradients excluded."""
+    shard_params: FloatArray
+    """Parameters whose optimizer step this GPU (or its host) runs."""
+
+
+def _bytes(at: Layout, whole: FloatArray, divided: FloatArray) -> FloatArray:
+    """Bytes on the rank for `whole + divided / shard ranks` bytes per parameter."""
+    whole_column, divided_column = whole.take(at.sharding), divided.take(at.sharding)
+    result = at.dense_params * (whole_column + divided_column * at.per_shard)
+    if at.totals.experts:
+        result += at.expert_params * (whole_column + divided_column * at.per_expert_shard)
+    return result
+
+
+def frozen_states(at: Layout, *, is_fp8: bool) -> States:
+    """States of a forward-only worker: 16-bit weights, divided by ZeRO-3."""
+    weights = _bytes(at, _FROZEN_WHOLE, _FROZEN_DIVIDED)
+    zero = np.zeros_like(weights)
+    return States(
+        weights=weights * (1.5 if is_fp8 else 1.0),
+        gradients=zero,
+        optimizer=zero,
+        optimizer_host=zero,
+        shard_params=zero,
+    )
+
+
+def training_states(at: Layout, flags: OffloadFlags, *, lora_rank: int | None, is_fp8: bool) -> States:
+    """Weights, gradients and Adam states (ZeRO, arXiv 1910.02054; Megatron keeps fp32 gradients).
+
+    With ZeRO-3 the sharded fp32 parameters are the master weights. With LoRA the base is frozen and only
+    adapters train.
+    """
+    if lora_rank is not None:
+        base = frozen_states(at, is_fp8=is_fp8)
+        adapters = lora_rank * at.totals.adapter_params_per_rank * at.depth_ratio * at.per_tp
+        on_gpu = 1.0 - flags.cpu_optimizer
+        return States(
+            weights=base.weights + 2.0 * adapters,
+            gradients=4.0 * adapters,
+            optimizer=(_ADAPTER_BYTES - 6.0) * adapters * on_gpu,
+            optimizer_host=(_ADAPTER_BYTES - 6.0) * adapters * flags.cpu_optimizer,
+            shard_params=adapters,
+        )
+    shard_params = at.dense_params * at.per_shard + at.expert_params * at.per_expert_shard
+    weights = _bytes(at, _WEIGHT_WHOLE, _WEIGHT_DIVIDED)
+    if is_fp8:
+        weights += _bytes(at, _FP8_CACHE_WHOLE, _FP8_CACHE_DIVIDED)
+    optimizer = _bytes(at, _OPTIMIZER_WHOLE, _OPTIMIZER_DIVIDED)
+    return States(
+        weights=weights,
+        gradients=_bytes(at, _GRADIENT_WHOLE, _GRADIENT_DIVIDED),
+        optimizer=optimizer * (1.0 - flags.cpu_optimizer),
+        optimizer_host=12.0 * shard_params * flags.cpu_optimizer,
+        shard_params=shard_params,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transient:
+    """Bytes per GPU that exist only while a stage computes, on the pipeline rank where their sum is largest."""
+
+    activations: FloatArray
+    logits: FloatArray
+    unsharded: FloatArray
+    wgrad_buffer: FloatArray
+
+    @property
+    def dynamic(self) -> FloatArray:
+        """What the caching allocator fragments."""
+        return self.activations + self.logits + self.unsharded
+
+
+def in_flight(table: TrainerTable, num_micro_batches: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Micro-batches (fractions of all chunks of a rank) whose activations the first and last pipeline rank hold.
+
+    1F1B: min(m, p) and 1. Interleaved: min(m v, 2 (p - 1) + (v - 1) p + 1) and min(m v, (v - 1) p + 1) chunks
+    of 1 / v each (arXiv 2104.04473).
+    """
+    pp, vpp = table.pp, table.vpp
+    last_chunks = (vpp - 1.0) * pp + 1.0
+    chunks = num_micro_batches * vpp
+    per_chunk = 1.0 / vpp
+    interleaved_first = np.minimum(chunks, last_chunks + 2.0 * (pp - 1.0)) * per_chunk
+    first = np.where(vpp > 1.0, interleaved_first, np.minimum(num_micro_batches, pp))
+    return first, np.minimum(chunks, last_chunks) * per_chunk
+
+
+def training_transient(
+    at: Layout, table: TrainerTable, num_micro_batches: FloatArray, overheads: Overheads, *, is_lora: bool
+) -> Transient:
+    """Peak of forward and backward: activations in flight, logits on the last rank, gathered FSDP units."""
+    totals = at.totals
+    tokens = table.micro_batch_tokens * at.per_cp * at.per_tp
+    is_full = at.recompute == RECOMPUTES.index(Recompute.FULL)
+    per_token = np.array(
+        [
+            2.0 * totals.saved_elements,
+            2.0 * totals.saved_selective_elements,
+            2.0 * totals.hidden_size * totals.num_layers,
+        ]
+    ).take(at.recompute)
+    one = tokens * (per_token * at.depth_ratio)
+    routed_extra = _etp_copies(at, table)
+    if routed_extra is not None:
+        one += tokens * routed_extra * (at.depth_ratio * ~is_full)
+    live = tokens * (2.0 * totals.live_elements * is_full)
+    first_share, last_share = in_flight(table, num_micro_batches)
+    first, last = one * first_share + live, one * last_share + live
+    head_tokens = tokens * float(totals.has_head)
+    logits = head_tokens * (totals.vocab_size * overheads.logits_bytes_per_element)
+    # final norm: input and output
+    last += head_tokens * (4.0 * totals.hidden_size)
+    fused = _IS_FUSED_WGRAD.take(at.sharding) * at.per_tp * (0.0 if is_lora else 2.0)
+    last_wgrad = fused * (totals.widest_layer_params + totals.table_params * totals.has_head)
+    is_last = last + logits + last_wgrad >= first + fused * totals.widest_layer_params
+    return Transient(
+        activations=np.where(is_last, last, first),
+        logits=logits * is_last,
+        unsharded=_unsharded(at, 0.0 if is_lora else REDUCE_BYTES),
+        wgrad_buffer=np.where(is_last, last_wgrad, fused * totals.widest_layer_params),
+    )
+
+
+def inference_transient(at: Layout, table: TrainerTable, overheads: Overheads) -> Transient:
+    """Peak of a log-prob or value pass: one live layer, and logits with entropy on the last rank."""
+    totals = at.totals
+    tokens = table.inference_tokens * at.per_cp * at.per_tp
+    activations = tokens * (2.0 * totals.live_elements + 2.0 * totals.hidden_size)
+    logits = tokens * (float(totals.has_head) * totals.vocab_size * overheads.logprob_logits_bytes_per_element)
+    # logits exist after the last layer's activations are gone, except its output
+    output = tokens * (4.0 * totals.hidden_size)
+    is_head = logits + output > activations
+    return Transient(
+        activations=np.where(is_head, output, activations),
+        logits=logits * is_head,
+        unsharded=_unsharded(at, 0.0),
+        wgrad_buffer=np.zeros_like(tokens),
+    )
+
+
+def _etp_copies(at: Layout, table: TrainerTable) -> FloatArray | None:
+    """Extra bytes per token over all layers because expert-TP ranks each hold all dispatched tokens."""
+    if not at.etp.communicates:
+        return None
+    elements = sum(group.num_layers * group.num_active for group in at.totals.experts) * 2.0 * at.totals.hidden_size
+    return 2.0 * elements * (table.etp - 1.0)
+
+
+def _unsharded(at: Layout, gradient_bytes: float) -> FloatArray:
+    """FSDP: 16-bit weights of the current and the next block and of the root unit, and gradients of one unit."""
+    totals = at.totals
+    block = totals.largest_layer_params * at.per_tp
+    gathered = 2.0 * (2.0 * block + at.table_params)
+    gradients = gradient_bytes * np.maximum(block, at.table_params)
+    return (gathered + gradients) * _IS_ZERO3.take(at.sharding)
+
+
+def communicator_bytes(at: Layout, table: TrainerTable, overheads: Overheads) -> FloatArray:
+    """Buffers of all process groups: the first costs more than each further one."""
+    groups = (
+        (table.tp > 1.0).astype(np.float64)
+        + (table.pp > 1.0)
+        + (table.cp > 1.0)
+        + (at.dp * table.cp > 1.0)
+        + (table.ep > 1.0)
+    )
+    if at.totals.experts:
+        groups += at.expert_dp.num_ranks > 1.0
+    further = np.maximum(groups - 1.0, 0.0) * overheads.communicator_bytes
+    return further + (groups > 0.0) * overheads.first_communicator_bytes
+
+
+def stage_terms(
+    weights: FloatArray,
+    gradients: FloatArray,
+    optimizer: FloatArray,
+    transient: Transient,
+    communicators: FloatArray,
+    overheads: Overheads,
+) -> dict[str, FloatArray]:
+    """Named bytes per GPU of one stage; they sum to its peak."""
+    return {
+        "weights": weights,
+        "gradients": gradients,
+        "optimizer": optimizer,
+        "activations": transient.activations,
+        "logits": transient.logits,
+        "unsharded": transient.unsharded,
+        "wgrad_buffer": transient.wgrad_buffer,
+        "communicator": communicators,
+        "context": np.full_like(weights, overheads.context_bytes),
+        "fragmentation": transient.dynamic * overheads.fragmentation_ratio,
+    }
+
+
+def is_zero3(at: Layout) -> FloatArray:
+    """1 where weights are gathered for every use, else 0."""
+    return _IS_ZERO3.take(at.sharding)
+
+
+ZERO2_CODE = SHARDINGS.index(Sharding.ZERO2)
+ZERO3_CODE = SHARDINGS.index(Sharding.ZERO3)
+DDP_CODE = SHARDINGS.index(Sharding.DDP)

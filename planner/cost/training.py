@@ -1,0 +1,686 @@
+"""Cost of workers that train or only run forward passes: time, GPU memory and host RAM of every stage.
+
+One optimizer step of a data-parallel rank is `m` packed micro-batches through `p` pipeline ranks:
+`m * stage + (p - 1) / v * stage` of compute and exposed traffic, then data-parallel collectives that backward
+does not hide, then the optimizer. Everything is a named, additive, exposed term. All arrays have shape
+(num_candidates,); loops run over layer classes only. `docs/cost/` has the equations and their sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from planner.cost import memory
+from planner.cost.communication import Span, collective_s, expert_exchange_s, send_s, span
+from planner.cost.compute import KernelRates, attention_flop_per_token, kernel_rates
+from planner.cost.layout import Layout, layout, model_totals
+from planner.cost.memory import States
+from planner.cost.offload import OffloadFlags, cpu_optimizer_s, host_link_rate, offload_flags
+from planner.cost.terms import Terms
+from planner.cost.weight_sync import sync_memory_terms, sync_terms
+from planner.cost.worker import Site, StageCost, TrainerJob, WorkerCosts
+from planner.domain.hardware import CollectiveOp, Precision
+from planner.domain.overheads import Overheads
+from planner.domain.stages import StageName
+from planner.domain.strategy import (
+    CONTEXT_PARALLELS,
+    RECOMPUTES,
+    BoolArray,
+    ContextParallel,
+    FloatArray,
+    Recompute,
+    TrainerTable,
+)
+from planner.domain.workload import TokenLoad
+
+ATTENTION_BACKWARD_RATIO = 2.5
+"""Backward over forward FLOP of attention kernels: scores are recomputed (arXiv 2307.08691)."""
+OVERLAP_WINDOW_RATIO = 0.8
+"""Share of compute under which bucketed collectives can hide."""
+OPTIMIZER_TRAFFIC_BYTES = 30.0
+"""HBM bytes per parameter of a fused Adam step: read gradient, master, moments; write master, moments, weights."""
+_ACTIVATION_BYTES = 2.0
+_SELECTIVE_PASSES = 2.0
+"""A recomputed element is written once and its input read once."""
+_TINY = 1e-30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forward:
+    """One forward pass of one micro-batch through all layers, in seconds on one TP and CP rank."""
+
+    dense: FloatArray
+    experts: FloatArray
+    attention: FloatArray
+    head: FloatArray
+    logits: FloatArray
+    """Element-wise work on logits (softmax, entropy), last pipeline rank."""
+    tp_gather: tuple[FloatArray, FloatArray]
+    """All all-gathers of TP regions, (scale-up, scale-out)."""
+    tp_scatter: tuple[FloatArray, FloatArray]
+    cp: tuple[FloatArray, FloatArray]
+    """Exposed context-parallel exchange of forward."""
+    cp_backward: tuple[FloatArray, FloatArray]
+    ep: tuple[FloatArray, FloatArray]
+    """One dispatch and one combine per MoE layer."""
+    tokens: FloatArray
+    """Tokens per rank of the CP group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batches:
+    """Micro-batches of one pass: `number` per data-parallel rank, of `tokens` each (all CP ranks together)."""
+
+    number: FloatArray
+    tokens: FloatArray
+    excess_ratio: FloatArray
+    """Time of the slowest data-parallel rank over the mean, minus 1."""
+
+
+def price_trainer(job: TrainerJob, table: TrainerTable, site: Site) -> WorkerCosts:
+    """Costs of all strategies in `table` for one worker.
+
+    Chunks of about 16,000 rows keep temporaries in cache. Rows where a formula does not apply have is_legal
+    False and meaningless costs. KeyError when the GPU does not support `job.precision`.
+    """
+    totals = model_totals(job.model, job.has_vocabulary_head)
+    at = layout(table, totals, site.node)
+    flags = offload_flags(at.offload)
+    is_fp8 = job.precision is Precision.FP8
+    trains = job.train_load is not None
+    states = (
+        memory.training_states(at, flags, lora_rank=job.lora_rank, is_fp8=is_fp8)
+        if trains
+        else memory.frozen_states(at, is_fp8=is_fp8)
+    )
+    communicators = memory.communicator_bytes(at, table, site.overheads)
+    stages = [
+        _inference_stage(job, name, load, table, at, flags, states, communicators, site)
+        for name, load in job.inference_loads
+    ]
+    if job.train_load is not None and job.train_stage is not None:
+        stages.append(
+            _training_stage(job, job.train_stage, job.train_load, table, at, flags, states, communicators, site)
+        )
+    idle = _idle_terms(states, flags, communicators, site.overheads)
+    colocated = disaggregated = sync_memory = None
+    if job.sends_weights:
+        colocated, disaggregated = sync_terms(job, table, at, site)
+        sync_memory = sync_memory_terms(job, at, states, idle, site)
+    return WorkerCosts(
+        worker=job.worker,
+        model=job.model,
+        strategies=table,
+        stages=tuple(stages),
+        idle_terms=idle,
+        host_terms=_host_terms(states, flags, at, site.overheads),
+        sync_terms_colocated=colocated,
+        sync_terms_disaggregated=disaggregated,
+        sync_memory_terms=sync_memory,
+        is_legal=_is_legal(job, table, at),
+    )
+
+
+def _is_legal(job: TrainerJob, table: TrainerTable, at: Layout) -> BoolArray:
+    """Budgets hold the longest sequence, every rank has a sequence and every pipeline chunk a layer."""
+    legal = table.pp * table.vpp <= at.totals.num_layers
+    for _, load in job.inference_loads:
+        legal = legal & (table.inference_tokens >= load.max_tokens) & (at.dp <= load.num_sequences)
+    if job.train_load is not None:
+        legal = legal & (table.micro_batch_tokens >= job.train_load.max_tokens)
+        legal &= at.dp * float(job.num_optimizer_steps) <= job.train_load.num_sequences
+    return np.asarray(legal, dtype=np.bool_)
+
+
+def _batches(load: TokenLoad, num_steps: int, budget_tokens: FloatArray, dp: FloatArray) -> _Batches:
+    """Micro-batches of one optimizer step (or one inference pass with `num_steps` 1).
+
+    A rank packs its sequences into m = ceil(tokens / budget) micro-batches of equal size. Random assignment of
+    n sequences to each of D ranks leaves the slowest at about 1 + CV sqrt(2 ln D / n) of the mean; greedy
+    balancing (what frameworks do) is bad only where single sequences are large, max_tokens / (n mean) - 1.
+    The smaller of the two counts.
+    """
+    rank_tokens = load.num_tokens / num_steps / dp
+    number = np.maximum(np.ceil(rank_tokens * (1.0 / budget_tokens) - 1e-9), 1.0)
+    variance = max(0.0, load.mean_square_tokens / load.mean_tokens**2 - 1.0)
+    per_sequence_count = load.mean_tokens / rank_tokens
+    most = int(dp.max(initial=1.0))
+    spread = np.zeros(most + 1)
+    spread[2:] = sqrt(2.0 * variance) * np.sqrt(np.log(np.arange(2, most + 1)))
+    random_excess = spread.take(dp.astype(np.intp)) * np.sqrt(per_sequence_count)
+    balanced_excess = np.maximum(load.max_tokens / load.mean_tokens * per_sequence_count - 1.0, 0.0)
+    return _Batches(
+        number=number,
+        tokens=rank_tokens / number,
+        excess_ratio=np.minimum(random_excess, balanced_excess),
+    )
+
+
+def _forward(job: TrainerJob, load: TokenLoad, batch_tokens: FloatArray, table: TrainerTable, at: Layout, site: Site,
+             *, head_bytes_per_element: float) -> _Forward:  # fmt: skip
+    """Forward pass of one micro-batch of `batch_tokens` tokens, whole model, one TP and CP rank."""
+    totals = at.totals
+    rates = kernel_rates(site.node.gpu, job.precision, is_training=True)
+    tokens = batch_tokens * at.per_cp
+    sharded = tokens * at.per_tp
+    dense = np.maximum(
+        sharded * (2.0 * totals.dense_matmul_params * rates.gemm_s_per_flop),
+        at.per_tp * (totals.dense_matmul_params * rates.weight_bytes_per_param * rates.hbm_s_per_byte),
+    )
+    head_flop_s = 2.0 * totals.table_params * rates.gemm_s_per_flop * totals.has_head
+    logits_s = totals.vocab_size * head_bytes_per_element * rates.hbm_s_per_byte * totals.has_head
+    attention = _attention_s(job, load, sharded, table, rates)
+    gather, scatter = _tp_s(tokens, at, site)
+    cp, cp_backward = _context_parallel_s(job, load, sharded, table, at, rates, site)
+    return _Forward(
+        dense=dense,
+        experts=_experts_s(sharded, table, at, rates),
+        attention=attention,
+        head=sharded * head_flop_s,
+        logits=sharded * logits_s,
+        tp_gather=gather,
+        tp_scatter=scatter,
+        cp=cp,
+        cp_backward=cp_backward,
+        ep=_expert_exchange(sharded, table, at, site),
+        tokens=tokens,
+    )
+
+
+def _attention_s(
+    job: TrainerJob, load: TokenLoad, sharded: FloatArray, table: TrainerTable, rates: KernelRates
+) -> FloatArray:
+    """Attention of all layers: efficiency s / (s + s_half) at the chunk length that one CP rank works on."""
+    flop = sum(
+        x.num_layers * attention_flop_per_token(x.attention, load.mean_tokens, load.mean_square_tokens)
+        for x in job.model.layers
+    )
+    biased = load.mean_square_tokens / load.mean_tokens
+    slowdown = 1.0 + table.cp * (rates.attention_half_tokens / biased)
+    return sharded * slowdown * (flop * rates.attention_s_per_flop)
+
+
+def _experts_s(sharded: FloatArray, table: TrainerTable, at: Layout, rates: KernelRates) -> FloatArray:
+    """Routed experts: balanced work, or reading the local experts' weights when each gets few tokens."""
+    result = np.zeros_like(sharded)
+    for group in at.totals.experts:
+        flop = 2.0 * group.num_layers * group.num_active * group.params_per_expert
+        weights = group.num_layers * group.num_experts * group.params_per_expert * rates.weight_bytes_per_param
+        result += np.maximum(
+            sharded * (flop * rates.moe_gemm_s_per_flop), weights * rates.hbm_s_per_byte / (table.ep * table.etp)
+        )
+    return result
+
+
+def _tp_s(tokens: FloatArray, at: Layout, site: Site) -> tuple[tuple[FloatArray, FloatArray], ...]:
+    """(all-gathers, reduce-scatters) of one forward pass with sequence parallelism, each (scale-up, scale-out)."""
+    if not at.tp.communicates:
+        zero = np.zeros_like(tokens)
+        return (zero, zero), (zero, zero)
+    payload = tokens * (_ACTIVATION_BYTES * at.totals.hidden_size)
+    regions = float(at.totals.tp_regions)
+    result = []
+    for op in (CollectiveOp.ALL_GATHER, CollectiveOp.REDUCE_SCATTER):
+        scale_up, scale_out = collective_s(op, payload, at.tp, site.node)
+        result.append((scale_up * regions, scale_out * regions if at.tp.crosses else scale_out))
+    return tuple(result)
+
+
+def _context_parallel_s(
+    job: TrainerJob, load: TokenLoad, sharded: FloatArray, table: TrainerTable, at: Layout, rates: KernelRates,
+    site: Site,
+) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:  # fmt: skip
+    """Exposed exchange of (forward, backward), each (scale-up, scale-out)."""
+    zero = np.zeros_like(sharded)
+    if not at.cp.communicates:
+        return (zero, zero), (zero, zero)
+    crosses = at.cp.num_domains > 1.0
+    is_ulysses = table.context_parallel == CONTEXT_PARALLELS.index(ContextParallel.ULYSSES)
+    ring = _ring_s(job, load, sharded, table, at, rates, site, crosses)
+    if not is_ulysses.any():
+        return ring
+    exchange = _ulysses_s(job, sharded, at, site)
+    forward = (np.where(is_ulysses, exchange[0], ring[0][0]), np.where(is_ulysses, exchange[1], ring[0][1]))
+    backward = (np.where(is_ulysses, exchange[0], ring[1][0]), np.where(is_ulysses, exchange[1], ring[1][1]))
+    return forward, backward
+
+
+def _ring_s(
+    job: TrainerJob, load: TokenLoad, sharded: FloatArray, table: TrainerTable, at: Layout, rates: KernelRates,
+    site: Site, crosses: BoolArray,
+) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:  # fmt: skip
+    """Ring attention: c - 1 sends of keys and values, each hidden behind one of c attention steps.
+
+    Backward sends keys, values and their gradients (twice the bytes) behind 2.5 times the work.
+    """
+    biased = load.mean_square_tokens / load.mean_tokens
+    slowdown = 1.0 + table.cp * (rates.attention_half_tokens / biased)
+    work = sharded * slowdown * at.per_cp
+    steps = table.cp - 1.0
+    forward = np.zeros_like(sharded)
+    backward = np.zeros_like(sharded)
+    for layer in job.model.layers:
+        attention = layer.attention
+        if attention.score_flop_per_pair <= 0:
+            continue
+        # MLA expands its latent before the ring: keys and values of all heads, half of the score FLOP per pair
+        expanded = 0.5 * attention.score_flop_per_pair
+        elements = attention.kv_elements_per_token if attention.kv_is_sharded_by_tp else expanded
+        flop = attention_flop_per_token(attention, load.mean_tokens, load.mean_square_tokens)
+        step = work * (flop * rates.attention_s_per_flop)
+        message = sharded * (_ACTIVATION_BYTES * elements)
+        number = float(layer.num_layers)
+        forward += number * np.maximum(send_s(message, crosses, site.node) - step, 0.0)
+        backward += number * np.maximum(
+            send_s(2.0 * message, crosses, site.node) - ATTENTION_BACKWARD_RATIO * step, 0.0
+        )
+    forward *= steps
+    backward *= steps
+    return _split(forward, crosses), _split(backward, crosses)
+
+
+def _split(seconds: FloatArray, crosses: BoolArray) -> tuple[FloatArray, FloatArray]:
+    scale_out = seconds * crosses
+    return seconds - scale_out, scale_out
+
+
+def _ulysses_s(job: TrainerJob, sharded: FloatArray, at: Layout, site: Site) -> tuple[FloatArray, FloatArray]:
+    """Four all-to-alls per layer that move queries, keys, values and outputs once; backward moves as much."""
+    scale_up = np.zeros_like(sharded)
+    scale_out = np.zeros_like(sharded)
+    for layer in job.model.layers:
+        attention = layer.attention
+        if attention.score_flop_per_pair <= 0:
+            continue
+        kv = attention.kv_elements_per_token if attention.kv_is_sharded_by_tp else 0.5 * attention.score_flop_per_pair
+        elements = 0.5 * attention.score_flop_per_pair + kv
+        mean_message = sharded * (_ACTIVATION_BYTES * elements / 4.0)
+        up, out = collective_s(CollectiveOp.ALL_TO_ALL, mean_message, at.cp, site.node)
+        scale_up += (4.0 * layer.num_layers) * up
+        scale_out += (4.0 * layer.num_layers) * out
+    return scale_up, scale_out
+
+
+def _expert_exchange(sharded: FloatArray, table: TrainerTable, at: Layout, site: Site) -> tuple[FloatArray, FloatArray]:
+    """Dispatch and combine of every MoE layer; with expert-TP also gathering and scattering dispatched tokens."""
+    scale_up = np.zeros_like(sharded)
+    scale_out = np.zeros_like(sharded)
+    for group in at.totals.experts:
+        token_bytes = sharded * (_ACTIVATION_BYTES * at.totals.hidden_size)
+        if at.ep.communicates:
+            up, out = expert_exchange_s(token_bytes, group.num_active, at.ep, site.node)
+            scale_up += (2.0 * group.num_layers) * up
+            scale_out += (2.0 * group.num_layers) * out
+        if at.etp.communicates:
+            gathered = token_bytes * table.etp * float(group.num_active)
+            for op in (CollectiveOp.ALL_GATHER, CollectiveOp.REDUCE_SCATTER):
+                up, out = collective_s(op, gathered, at.etp, site.node)
+                scale_up += group.num_layers * up
+                scale_out += group.num_layers * out
+    return scale_up, scale_out
+
+
+def _training_stage(
+    job: TrainerJob, name: StageName, load: TokenLoad, table: TrainerTable, at: Layout, flags: OffloadFlags,
+    states: States, communicators: FloatArray, site: Site,
+) -> StageCost:  # fmt: skip
+    batches = _batches(load, job.num_optimizer_steps, table.micro_batch_tokens, at.dp)
+    transient = memory.training_transient(at, table, batches.number, site.overheads, is_lora=job.lora_rank is not None)
+    memory_terms = memory.stage_terms(
+        states.weights, states.gradients, states.optimizer, transient, communicators, site.overheads
+    )
+    return StageCost(
+        stage=name,
+        instant="forward and backward, states of the optimizer step loaded",
+        time_terms=_training_terms(job, load, batches, table, at, flags, states, site),
+        memory_terms=memory_terms,
+    )
+
+
+def _training_terms(
+    job: TrainerJob, load: TokenLoad, batches: _Batches, table: TrainerTable, at: Layout, flags: OffloadFlags,
+    states: States, site: Site,
+) -> Terms:  # fmt: skip
+    """Seconds of all optimizer steps of all epochs, by term."""
+    overheads, totals = site.overheads, at.totals
+    one = _forward(
+        job, load, batches.tokens, table, at, site, head_bytes_per_element=overheads.logits_bytes_per_element
+    )
+    num_steps = float(job.num_optimizer_steps * job.num_epochs)
+    depth = at.depth_ratio
+    # LoRA needs no weight gradients of the frozen base: backward costs one forward instead of two.
+    backward_ratio = 1.0 if job.lora_rank is not None else 2.0
+    is_full = (at.recompute == RECOMPUTES.index(Recompute.FULL)).astype(np.float64)
+    matmul = one.dense + one.experts
+    forward = (matmul + one.attention) * depth
+    gemm_body = matmul * depth * (1.0 + backward_ratio)
+    attention = one.attention * depth * (1.0 + ATTENTION_BACKWARD_RATIO)
+    recompute = forward * is_full + _selective_s(one.tokens, at, job, site) * depth
+    tp_up, tp_out = _training_tp_s(one, at, is_full, backward_ratio)
+    cp_up = (one.cp[0] * (1.0 + is_full) + one.cp_backward[0]) * depth
+    cp_out = (one.cp[1] * (1.0 + is_full) + one.cp_backward[1]) * depth
+    exchanges = depth * (2.0 + is_full)
+    ep_up, ep_out = one.ep[0] * exchanges, one.ep[1] * exchanges
+    compute = gemm_body + attention + recompute
+    kernels = totals.num_kernels * overheads.train_kernel_launch_s * depth * (1.0 + backward_ratio + is_full)
+    launch = np.maximum(kernels - compute, 0.0)
+    body = compute + launch + tp_up + tp_out + cp_up + cp_out + ep_up + ep_out
+    head = one.head * (1.0 + backward_ratio)
+    number = batches.number * num_steps
+    backward_compute = compute - forward
+    dp_up, dp_out = _data_parallel_s(job, batches, table, at, site, forward, backward_compute)
+    transfer = _pipeline_transfer_s(one.tokens, batches.number, table, at, site, forward)
+    gpu_step, cpu_step = _optimizer_s(states, at, flags, site)
+    reload, switch = _training_reload_s(states, flags, at, site)
+    return {
+        "gemm": number * (gemm_body + head),
+        "attention": number * attention,
+        "recompute": number * recompute,
+        "elementwise": number * one.logits,
+        "optimizer": gpu_step * num_steps,
+        "cpu_optimizer": cpu_step * num_steps,
+        "tp_scale_up": number * tp_up,
+        "tp_scale_out": number * tp_out,
+        "cp_scale_up": number * cp_up,
+        "cp_scale_out": number * cp_out,
+        "ep_scale_up": number * ep_up,
+        "ep_scale_out": number * ep_out,
+        "pp_transfer": transfer * num_steps,
+        "pp_bubble": (table.pp - 1.0) / table.vpp * body * num_steps,
+        "dp_scale_up": dp_up * num_steps,
+        "dp_scale_out": dp_out * num_steps,
+        "imbalance": batches.excess_ratio * number * (body + head + one.logits),
+        "launch": number * launch,
+        "reload": reload,
+        "switch": switch,
+    }
+
+
+def _selective_s(tokens: FloatArray, at: Layout, job: TrainerJob, site: Site) -> FloatArray:
+    """Element-wise recomputation of norms and activation functions for one micro-batch, whole model."""
+    rates = kernel_rates(site.node.gpu, job.precision, is_training=True)
+    dropped = at.totals.saved_elements - at.totals.saved_selective_elements
+    seconds = dropped * _ACTIVATION_BYTES * _SELECTIVE_PASSES * rates.hbm_s_per_byte
+    is_selective: FloatArray = np.asarray(at.recompute == RECOMPUTES.index(Recompute.SELECTIVE), dtype=np.float64)
+    return tokens * at.per_tp * (seconds * is_selective)
+
+
+def _training_tp_s(
+    one: _Forward, at: Layout, is_full: FloatArray, backward_ratio: float
+) -> tuple[FloatArray, FloatArray]:
+    """Exposed TP collectives of one micro-batch on one stage.
+
+    Forward: all-gathers and reduce-scatters, again when recomputed. Backward: the all-gather of the output
+    gradient is exposed; the all-gather of the input (for weight gradients) and the reduce-scatter of the input
+    gradient hide behind dense backward products as far as those last.
+    """
+    if not at.tp.communicates:
+        return one.dense * 0.0, one.dense * 0.0
+    pair_up = one.tp_gather[0] + one.tp_scatter[0]
+    pair_out = one.tp_gather[1] + one.tp_scatter[1]
+    hideable = pair_up + pair_out
+    window = OVERLAP_WINDOW_RATIO * backward_ratio * one.dense
+    left = np.maximum(1.0 - window / np.maximum(hideable, _TINY), 0.0)
+    repeats = 1.0 + is_full + left
+    depth = at.depth_ratio
+    scale_up = (pair_up * repeats + one.tp_gather[0]) * depth
+    if not at.tp.crosses:
+        return scale_up, pair_out
+    return scale_up, (pair_out * repeats + one.tp_gather[1]) * depth
+
+
+def _pipeline_transfer_s(
+    tokens: FloatArray, num_micro_batches: FloatArray, table: TrainerTable, at: Layout, site: Site,
+    forward_s: FloatArray | None,
+) -> FloatArray:  # fmt: skip
+    """Exposed sends of one optimizer step (or, without `forward_s`, of one forward-only pass).
+
+    1F1B waits for each send: m + p - 1 forward and as many backward messages. Interleaving overlaps steady
+    sends with the compute of a chunk and exposes what is left of them, and the sends that fill the pipeline.
+    """
+    has_pipeline = table.pp > 1.0
+    if not has_pipeline.any():
+        return np.zeros_like(tokens)
+    message = tokens * at.per_tp * (_ACTIVATION_BYTES * at.totals.hidden_size)
+    send = send_s(message, at.pipeline_crosses > 0.0, site.node)
+    fill = table.pp - 1.0
+    if forward_s is None:
+        return has_pipeline * send * (num_micro_batches + fill)
+    is_interleaved = table.vpp > 1.0
+    steady = np.where(
+        is_interleaved,
+        table.vpp * np.maximum(send - OVERLAP_WINDOW_RATIO * forward_s / table.vpp, 0.0),
+        send,
+    )
+    return has_pipeline * 2.0 * (num_micro_batches * steady + fill * send)
+
+
+def _data_parallel_s(
+    job: TrainerJob, batches: _Batches, table: TrainerTable, at: Layout, site: Site, forward: FloatArray,
+    backward: FloatArray,
+) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+    """Exposed (scale-up, scale-out) of data-parallel collectives in one optimizer step.
+
+    `forward` and `backward` are the compute seconds of one micro-batch on one stage, behind which they hide.
+    """
+    scale_up = np.zeros_like(forward)
+    scale_out = np.zeros_like(forward)
+    is_zero3 = at.sharding == memory.ZERO3_CODE
+    is_lora = job.lora_rank is not None
+    if is_zero3.any():
+        gathered = _gather_per_micro_batch_s(at, site, forward, backward, has_gradients=not is_lora)
+        scale_up += is_zero3 * batches.number * gathered[0]
+        scale_out += is_zero3 * batches.number * gathered[1]
+        if not is_lora and bool((at.shard.num_ranks < at.dp * table.cp).any()):
+            replica = _replica_reduce_s(table, at, site, backward)
+            scale_up += is_zero3 * replica[0]
+            scale_out += is_zero3 * replica[1]
+    if is_lora or is_zero3.all():
+        # adapter gradients are a few MB: their all-reduce is inside the optimizer's host time
+        return scale_up, scale_out
+    reduced = _reduce_once_s(at, site, batches, forward, backward)
+    return scale_up + ~is_zero3 * reduced[0], scale_out + ~is_zero3 * reduced[1]
+
+
+def _exposed(
+    seconds: tuple[FloatArray, FloatArray], window: FloatArray, floor_ratio: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """What a window does not hide of a collective; at least `floor_ratio` of it (first or last bucket) shows."""
+    total = seconds[0] + seconds[1]
+    ratio = np.maximum(1.0 - window / np.maximum(total, _TINY), floor_ratio)
+    return seconds[0] * ratio, seconds[1] * ratio
+
+
+def _reduce_once_s(
+    at: Layout, site: Site, batches: _Batches, forward: FloatArray, backward: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """DDP, ZeRO-1 and ZeRO-2: gradients reduce behind the last backward, weights gather behind the first forward.
+
+    ZeRO-2 reduces after every micro-batch. DDP's all-reduce is its reduce-scatter plus an all-gather of fp32
+    gradients, and gathers no weights.
+    """
+    node = site.node
+    is_ddp = at.sharding == memory.DDP_CODE
+    gather_bytes = np.where(is_ddp, memory.REDUCE_BYTES, 2.0)
+    groups: list[tuple[Span, FloatArray]] = [(at.shard, at.dense_params)]
+    if at.totals.experts:
+        groups.append((at.expert_dp, at.expert_params))
+    reduce_up = np.zeros_like(forward)
+    reduce_out = np.zeros_like(forward)
+    gather_up = np.zeros_like(forward)
+    gather_out = np.zeros_like(forward)
+    for group, params in groups:
+        up, out = collective_s(CollectiveOp.REDUCE_SCATTER, params * memory.REDUCE_BYTES, group, node)
+        reduce_up += up
+        reduce_out += out
+        up, out = collective_s(CollectiveOp.ALL_GATHER, params * gather_bytes, group, node)
+        gather_up += up
+        gather_out += out
+    floor = 1.0 / (at.depth_ratio * at.totals.num_layers)
+    behind_backward = _exposed((reduce_up, reduce_out), OVERLAP_WINDOW_RATIO * backward, floor)
+    # the gather of a DDP all-reduce also runs in backward; its window is what the reduce left, taken as forward's
+    behind_forward = _exposed((gather_up, gather_out), OVERLAP_WINDOW_RATIO * forward, floor)
+    repeats = np.where(at.sharding == memory.ZERO2_CODE, batches.number, 1.0)
+    return (
+        repeats * behind_backward[0] + behind_forward[0],
+        repeats * behind_backward[1] + behind_forward[1],
+    )
+
+
+def _gather_per_micro_batch_s(
+    at: Layout, site: Site, forward: FloatArray, backward: FloatArray | None, *, has_gradients: bool
+) -> tuple[FloatArray, FloatArray]:
+    """ZeRO-3 per micro-batch: gather each layer in forward and in backward, reduce its gradients.
+
+    Layers overlap with the compute of their neighbours, so max(compute, traffic) per layer; the root unit
+    (vocabulary tables) is gathered and reduced in the open. Without `backward`: a forward-only pass.
+    """
+    totals = at.totals
+    per_layer = at.per_tp * (totals.dense_body_params / totals.num_layers)
+    if totals.experts:
+        per_layer = per_layer + at.expert_params / (at.depth_ratio * totals.num_layers)
+    layers = at.depth_ratio * totals.num_layers
+    root_ratio = at.table_params / per_layer
+    gather = collective_s(CollectiveOp.ALL_GATHER, 2.0 * per_layer, at.shard, site.node)
+    in_forward = _exposed((gather[0] * layers, gather[1] * layers), OVERLAP_WINDOW_RATIO * forward, 1.0 / layers)
+    scale_up = in_forward[0] + root_ratio * gather[0]
+    scale_out = in_forward[1] + root_ratio * gather[1]
+    if backward is None:
+        return scale_up, scale_out
+    traffic_up, traffic_out = gather
+    if has_gradients:
+        reduce = collective_s(CollectiveOp.REDUCE_SCATTER, memory.REDUCE_BYTES * per_layer, at.shard, site.node)
+        traffic_up, traffic_out = gather[0] + reduce[0], gather[1] + reduce[1]
+        scale_up += root_ratio * reduce[0]
+        scale_out += root_ratio * reduce[1]
+    in_backward = _exposed((traffic_up * layers, traffic_out * layers), OVERLAP_WINDOW_RATIO * backward, 1.0 / layers)
+    return scale_up + in_backward[0], scale_out + in_backward[1]
+
+
+def _replica_reduce_s(
+    table: TrainerTable, at: Layout, site: Site, backward: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """HSDP: all-reduce of fp32 gradient shards across replicas of the shard group, behind the last backward."""
+    replicas = at.dp * table.cp * at.per_shard
+    group = span(replicas, table.tp * table.shard_ranks, site.node)
+    shard = at.dense_params * at.per_shard + at.expert_params * at.per_expert_shard
+    seconds = collective_s(CollectiveOp.ALL_REDUCE, memory.REDUCE_BYTES * shard, group, site.node)
+    return _exposed(seconds, OVERLAP_WINDOW_RATIO * backward, 1.0 / (at.depth_ratio * at.totals.num_layers))
+
+
+def _optimizer_s(states: States, at: Layout, flags: OffloadFlags, site: Site) -> tuple[FloatArray, FloatArray]:
+    """(GPU, host) seconds of one optimizer step; gradient norm and host synchronisation count as GPU."""
+    kernel = site.node.gpu.kernel(Precision.BF16) if site.node.gpu.supports(Precision.BF16) else None
+    ratio = kernel.gemm_hbm_ratio if kernel is not None else 1.0
+    on_gpu = states.shard_params * (OPTIMIZER_TRAFFIC_BYTES / (site.node.gpu.hbm_bytes_per_s * ratio))
+    link = host_link_rate(site.node, at.node_gpus)
+    on_host = cpu_optimizer_s(states.shard_params, at.node_gpus, link, site.node)
+    gpu = on_gpu * (1.0 - flags.cpu_optimizer) + site.overheads.optimizer_host_s
+    return gpu, on_host * flags.cpu_optimizer
+
+
+def _training_reload_s(states: States, flags: OffloadFlags, at: Layout, site: Site) -> tuple[FloatArray, FloatArray]:
+    """(link seconds, switch seconds) of the update: load and store of what the offload mode swaps.
+
+    Gradients are allocated again, not copied. A CPU optimizer leaves fresh weights on the host, so weights
+    need no store then.
+    """
+    link = host_link_rate(site.node, at.node_gpus)
+    stores_weights = 1.0 - flags.cpu_optimizer
+    moved = states.weights * flags.weights * (1.0 + stores_weights) + 2.0 * states.optimizer * flags.optimizer
+    transitions = 2.0 * np.maximum(flags.weights, flags.optimizer)
+    return moved / link, site.overheads.stage_switch_s + site.overheads.swap_transition_s * transitions
+
+
+def _inference_stage(
+    job: TrainerJob, name: StageName, load: TokenLoad, table: TrainerTable, at: Layout, flags: OffloadFlags,
+    states: States, communicators: FloatArray, site: Site,
+) -> StageCost:  # fmt: skip
+    """A forward-only pass over all sequences once: log-probs, values or rewards."""
+    node, overheads = site.node, site.overheads
+    batches = _batches(load, 1, table.inference_tokens, at.dp)
+    one = _forward(
+        job, load, batches.tokens, table, at, site, head_bytes_per_element=overheads.logprob_logits_bytes_per_element
+    )
+    depth, number = at.depth_ratio, batches.number
+    gemm_body = (one.dense + one.experts) * depth
+    attention = one.attention * depth
+    compute = gemm_body + attention
+    launch = np.maximum(at.totals.num_kernels * overheads.train_kernel_launch_s * depth - compute, 0.0)
+    tp_up, tp_out = (one.tp_gather[i] + one.tp_scatter[i] for i in range(2))
+    traffic = {
+        "tp_scale_up": tp_up * depth,
+        "tp_scale_out": tp_out * depth,
+        "cp_scale_up": one.cp[0] * depth,
+        "cp_scale_out": one.cp[1] * depth,
+        "ep_scale_up": one.ep[0] * depth,
+        "ep_scale_out": one.ep[1] * depth,
+    }
+    body = compute + launch
+    for seconds in traffic.values():
+        body = body + seconds
+    is_zero3 = at.sharding == memory.ZERO3_CODE
+    dp_up = dp_out = np.zeros_like(body)
+    if is_zero3.any():
+        gathered = _gather_per_micro_batch_s(at, site, compute, None, has_gradients=False)
+        dp_up, dp_out = is_zero3 * number * gathered[0], is_zero3 * number * gathered[1]
+    reload = states.weights * flags.weights / host_link_rate(node, at.node_gpus)
+    time_terms = {
+        "gemm": number * (gemm_body + one.head),
+        "attention": number * attention,
+        "elementwise": number * one.logits,
+        **{term: number * seconds for term, seconds in traffic.items()},
+        "pp_transfer": _pipeline_transfer_s(one.tokens, number, table, at, site, None),
+        "pp_bubble": (table.pp - 1.0) / table.vpp * body,
+        "dp_scale_up": dp_up,
+        "dp_scale_out": dp_out,
+        "imbalance": batches.excess_ratio * number * (body + one.head + one.logits),
+        "launch": number * launch,
+        "reload": reload,
+        "switch": overheads.stage_switch_s + overheads.swap_transition_s * flags.weights,
+    }
+    memory_terms = memory.stage_terms(
+        states.weights,
+        states.gradients * (1.0 - flags.gradients),
+        states.optimizer * (1.0 - flags.optimizer),
+        memory.inference_transient(at, table, overheads),
+        communicators,
+        overheads,
+    )
+    return StageCost(stage=name, instant="forward", time_terms=time_terms, memory_terms=memory_terms)
+
+
+def _idle_terms(
+    states: States, flags: OffloadFlags, communicators: FloatArray, overheads: Overheads
+) -> dict[str, FloatArray]:
+    """Bytes per GPU that stay while other workers run."""
+    return {
+        "weights": states.weights * (1.0 - flags.weights),
+        "gradients": states.gradients * (1.0 - flags.gradients),
+        "optimizer": states.optimizer * (1.0 - flags.optimizer),
+        "communicator": communicators,
+        "context": np.full_like(communicators, overheads.context_bytes),
+    }
+
+
+def _host_terms(states: States, flags: OffloadFlags, at: Layout, overheads: Overheads) -> dict[str, FloatArray]:
+    """Host RAM per node.
+
+    A CPU optimizer holds fp32 master weights, moments and gradients (16 bytes per parameter over all nodes).
+    Swapped weights have a host copy; when a CPU optimizer's worker swaps its GPU states too, the fp32
+    gradient buffers and a pinned 16-bit staging copy of the weights come on top (24 in total, and 2 more in
+    the sleeping engine's backup: 25.7-27.2 are reported). Two pinned buckets per GPU serve any transfer.
+    """
+    gpus = at.node_gpus
+    uses_cpu = flags.cpu_optimizer
+    swaps_both = uses_cpu * flags.weights
+    moves = np.maximum(np.maximum(flags.weights, flags.optimizer), uses_cpu)
+    return {
+        "host_optimizer": gpus * (states.optimizer_host + states.optimizer * flags.optimizer),
+        "host_gradients": gpus * (4.0 * states.shard_params * uses_cpu + states.gradients * swaps_both),
+        "host_weights": gpus * states.weights * flags.weights,
+        "pinned_buckets": gpus * (2.0 * overheads.sync_bucket_bytes * moves + 2.0 * states.shard_params * swaps_both),
+    }
