@@ -76,17 +76,29 @@ class TrajectoryTable:
         """Largest total context over time, per sequence of the busiest moment; shape of `load_ratio`."""
         return np.interp(load_ratio, _LOAD_RATIOS, self.peak_context)
 
-    def slots_within(self, num_requests: FloatArray, max_context_tokens: FloatArray) -> FloatArray:
-        """Most sequences at a time whose total context never exceeds `max_context_tokens`; not an integer.
+    def slots_within(
+        self,
+        num_requests: FloatArray,
+        max_bytes: FloatArray,
+        bytes_per_context_token: float,
+        bytes_per_sequence: float,
+    ) -> FloatArray:
+        """Most sequences at a time whose cache never exceeds `max_bytes`; at most `num_requests`, not an integer.
 
-        N requests on B slots peak at B * peak(N / B) tokens, which grows with B, so the load ratio is found
-        by inverse interpolation. Above the tabulated load ratios the peak per slot is constant.
+        N requests on B slots need B * (peak(N / B) * bytes_per_context_token + bytes_per_sequence) bytes at
+        the worst moment, which grows with B, so the load ratio is found by inverse interpolation. Above the
+        tabulated load ratios the need per slot is constant. All arrays of shape (num_candidates,).
         """
-        per_request = self.peak_context / _LOAD_RATIOS  # falls with the load ratio
-        allowed = max_context_tokens / num_requests
-        load_ratio = np.exp(np.interp(-np.log(allowed), -np.log(per_request), np.log(_LOAD_RATIOS)))
-        saturated = max_context_tokens / self.peak_context[-1]
-        return np.where(allowed < per_request[-1], saturated, num_requests / load_ratio)
+        per_slot = self.peak_context * bytes_per_context_token + bytes_per_sequence
+        if per_slot[-1] <= 0:
+            return num_requests * 1.0
+        per_request = per_slot / _LOAD_RATIOS  # falls with the load ratio
+        allowed = np.maximum(max_bytes, 0.0) / num_requests
+        reciprocal = np.interp(allowed, per_request[::-1], 1.0 / _LOAD_RATIOS[::-1])
+        result: FloatArray = np.where(
+            allowed < per_request[-1], np.maximum(max_bytes, 0.0) / per_slot[-1], num_requests * reciprocal
+        )
+        return result
 
     def at(self, load_ratio: FloatArray, num_fleet_slots: FloatArray) -> Trajectory:
         """Trajectories of candidates.

@@ -135,13 +135,15 @@ def test_steps_grow_with_requests_and_fleet(cv: float) -> None:
 def test_slots_within_inverts_the_peak(cv: float) -> None:
     table = trajectory_table(LengthLaw(mean_tokens=2000.0, cv=cv, max_tokens=8192), PROMPT_TOKENS)
     requests = np.full(200, 512.0)
-    budget = np.geomspace(2e3, 512 * 2e3, 200)
-    slots = table.slots_within(requests, budget)
+    budget = np.geomspace(2e4, 512 * 2e4, 200)
+    slots = table.slots_within(requests, budget, 3.0, 5000.0)
     assert np.all(np.diff(slots) >= 0)
+    assert slots[-1] == 512
     inner = slots < 512
-    peak = slots * table.peak_context_tokens(requests / slots)
-    assert peak[inner] == pytest.approx(budget[inner], rel=0.02)
-    assert np.all(peak[~inner] <= budget[~inner] * 1.001)
+    assert np.any(inner)
+    need = slots * (3.0 * table.peak_context_tokens(requests / slots) + 5000.0)
+    assert need[inner] == pytest.approx(budget[inner], rel=0.02)
+    assert np.all(need[~inner] <= budget[~inner] * 1.001)
 
 
 def test_long_tail_law_with_short_mean_keeps_its_mean() -> None:

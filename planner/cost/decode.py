@@ -1,0 +1,318 @@
+"""Time of one decode step of an inference engine, as named terms, on arrays of candidates.
+
+Arrays of running sequences have shape (num_nodes, num_candidates): nodes are the operating points of
+`planner.cost.trajectory`, or one. Layout columns have shape (num_candidates,). A step is
+
+    sum over layers of [ GEMMs + KV read + 2 all-reduces + element-wise ] + output head + engine host time
+
+with each GEMM group `launches + max(FLOP / rate, bytes / HBM rate)`. The larger side of the maximum gets
+the time: `gemm` when compute bounds, `weight_read` when memory does; fixed kernel times are in `launch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import log1p
+
+import numpy as np
+
+from planner.cost.communication import Span, collective_s, send_s, span
+from planner.cost.compute import kernel_rates
+from planner.domain.hardware import CollectiveLaw, CollectiveOp, Gpu, KernelEfficiency, NodeType, Precision
+from planner.domain.model import LayerClass, Model
+from planner.domain.overheads import Overheads
+from planner.domain.strategy import FloatArray
+
+ACTIVATION_BYTES = 2.0
+KV_BYTES = 2.0
+"""Bytes per cached element; the cache stays in 16 bit whatever the precision of weights."""
+TABLE_BYTES = 2.0
+"""Embedding and output head stay in 16 bit."""
+
+_ENGINE_ALL_REDUCE_LATENCY_RATIO = 0.65
+"""Latency of the engines' own all-reduce over that of a two-rank NCCL all-reduce.
+
+Graph-captured custom all-reduces of vLLM, SGLang and TensorRT-LLM take 3-5 us on Hopper, 6-8 us on B200 and
+4-7 us on A100 for 2 to 8 ranks at 16 KiB, where NCCL's latency grows with the ranks (aiconfigurator-core 0.12.0
+operator tables). Beyond the latency both follow the same law up to some MiB.
+"""
+_KERNELS_PER_LAYER = 3
+"""Element-wise kernels that engines do not fuse away: two add-norms and one activation."""
+_RESIDUAL_PASSES = 8
+"""Reads and writes of the residual stream per layer by two fused add-norm kernels."""
+_EXPERT_KERNELS = 2
+"""Grouped products of routed experts: gate with up, and down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLayout:
+    """How engines divide a model; columns of shape (num_candidates,).
+
+    Experts are spread over `ep` of the `tp` ranks and each expert's width over `tp / ep`. Attention is
+    tensor-parallel, so tokens are on every rank and the all-reduce after a MoE layer also combines experts:
+    no all-to-all is needed (that comes with data-parallel attention, which a rollout strategy does not have).
+    """
+
+    tp: FloatArray
+    pp: FloatArray
+    ep: FloatArray
+    tp_span: Span
+    pp_crosses: np.ndarray
+    """Pipeline neighbours sit in different scale-up domains."""
+
+
+def engine_layout(tp: FloatArray, pp: FloatArray, ep: FloatArray, node: NodeType) -> EngineLayout:
+    """The layout of engines on consecutive GPUs of `node`s, TP ranks adjacent."""
+    return EngineLayout(
+        tp=tp, pp=pp, ep=ep, tp_span=span(tp, 1.0, node), pp_crosses=tp * pp > node.scale_up_domain_gpus
+    )
+
+
+@lru_cache(maxsize=64)
+def engine_node(node: NodeType) -> NodeType:
+    """`node` with the all-reduce latency that inference engines reach inside a switched domain.
+
+    Boards connected by PCIe keep NCCL's law: engines disable their own all-reduce there.
+    """
+    gpu = node.gpu
+    if gpu.scale_up_kind in ("pcie", "none"):
+        return node
+    law = gpu.collective(CollectiveOp.ALL_REDUCE)
+    fast = min(law.alpha_s) * _ENGINE_ALL_REDUCE_LATENCY_RATIO
+    quick = CollectiveLaw(
+        num_ranks=law.num_ranks,
+        alpha_s=tuple(min(alpha, fast) for alpha in law.alpha_s),
+        bytes_per_s=law.bytes_per_s,
+        gamma_s=law.gamma_s,
+    )
+    collectives = tuple((op, quick if op is CollectiveOp.ALL_REDUCE else other) for op, other in gpu.collectives)
+    return replace(node, gpu=replace(gpu, collectives=collectives))
+
+
+def kv_heads_share(layer: LayerClass, tp: FloatArray) -> FloatArray:
+    """Share of one layer's KV cache on each TP rank: heads divide until one is left, a latent cache never."""
+    if not layer.attention.kv_is_sharded_by_tp:
+        return np.ones_like(tp)
+    return np.maximum(1.0 / tp, 1.0 / max(layer.attention.num_kv_heads, 1))
+
+
+def distinct_experts(num_experts: int, num_active: int, num_tokens: FloatArray) -> FloatArray:
+    """Expected number of experts that at least one of `num_tokens` tokens visits: E (1 - (1 - k/E)**n).
+
+    Uniform independent routing; a token never picks an expert twice.
+    """
+    if num_active >= num_experts:
+        return np.full_like(num_tokens, float(num_experts))
+    return -num_experts * np.expm1(num_tokens * log1p(-num_active / num_experts))
+
+
+class _Step:
+    """Accumulates the terms of one decode step."""
+
+    def __init__(self, model: Model, precision: Precision, node: NodeType) -> None:
+        self.model = model
+        self.rates = kernel_rates(node.gpu, precision, is_training=False)
+        self.table_rates = kernel_rates(node.gpu, Precision.BF16, is_training=False)
+        self.table_kernel: KernelEfficiency = node.gpu.kernel(Precision.BF16)
+        self.kv_s_per_byte = 1.0 / (node.gpu.hbm_bytes_per_s * self.table_kernel.decode_attention_hbm_ratio)
+
+    def products(
+        self,
+        flop: FloatArray,
+        num_bytes: FloatArray,
+        s_per_flop: float,
+        count: float,
+        gemm: FloatArray,
+        read: FloatArray,
+    ) -> None:
+        """Add `count` equal groups of GEMMs to `gemm` or `read`, whichever bounds them."""
+        split_roofline(flop * (s_per_flop * count), num_bytes * (self.rates.hbm_s_per_byte * count), gemm, read)
+
+
+def split_roofline(compute_s: FloatArray, memory_s: FloatArray, gemm: FloatArray, read: FloatArray) -> None:
+    """Add max(compute, memory) to `gemm` where compute is larger, else to `read`."""
+    is_compute = compute_s > memory_s
+    gemm += compute_s * is_compute
+    read += memory_s * ~is_compute
+
+
+def decode_step_terms(
+    model: Model,
+    precision: Precision,
+    node: NodeType,
+    overheads: Overheads,
+    layout: EngineLayout,
+    num_running: FloatArray,
+    context_tokens: FloatArray,
+) -> dict[str, FloatArray]:
+    """Seconds of one decode step by term; arrays of shape (num_nodes, num_candidates).
+
+    `num_running` sequences of one engine with `context_tokens` tokens each (prompt included). With pipeline
+    parallelism the sequences go round in `pp` groups, so one step of all of them takes `pp` periods of the
+    slowest stage, which holds 1/pp of the layers and, at the end, the output head: layers cost what they
+    cost on one stage with n / pp sequences, and the other stages wait for the head (`pp_bubble`).
+
+    Sources: roofline; expected distinct experts; KV heads replicate beyond num_kv_heads; latent (MLA) caches
+    are read whole by every TP rank.
+    """
+    node = engine_node(node)
+    step = _Step(model, precision, node)
+    group = np.maximum(num_running / layout.pp, 1.0)
+    gemm, weight_read, kv_read, elementwise = (np.zeros_like(group) for _ in range(4))
+    launch = 0.0
+    num_all_reduces = 1.0  # after the embedding
+    for layer in model.layers:
+        _add_attention(step, layer, layout, group, context_tokens, gemm, weight_read, kv_read)
+        _add_mlp(step, layer, layout, group, gemm, weight_read)
+        elementwise += elementwise_bytes(layer, model.hidden_size, layout, group) * (
+            layer.num_layers * step.rates.hbm_s_per_byte
+        )
+        launch += layer.num_layers * layer_launch_s(layer, node.gpu, precision, overheads)
+        num_all_reduces += layer.num_layers * num_mixers(layer)
+
+    head = _add_head(step, layout, group, gemm, weight_read)
+    head_launch = step.table_kernel.gemm_launch_s
+    up, out = collective_s(
+        CollectiveOp.ALL_REDUCE, group * (ACTIVATION_BYTES * model.hidden_size), layout.tp_span, node
+    )
+    logits_up, logits_out = collective_s(
+        CollectiveOp.ALL_GATHER, group * (ACTIVATION_BYTES * model.vocab_size), layout.tp_span, node
+    )
+    terms = {
+        "gemm": gemm,
+        "weight_read": weight_read,
+        "kv_read": kv_read,
+        "elementwise": elementwise,
+        "launch": np.broadcast_to(np.float64(launch + head_launch), group.shape),
+        "tp_scale_up": np.broadcast_to(up * num_all_reduces + logits_up, group.shape),
+        "tp_scale_out": np.broadcast_to(out * num_all_reduces + logits_out, group.shape),
+        "engine_host": num_running * overheads.engine_step_per_sequence_s + overheads.engine_step_s,
+    }
+    if layout.pp.max(initial=1.0) > 1:
+        is_piped = layout.pp > 1
+        waiting = head + head_launch + logits_up + logits_out
+        send = send_s(group * (ACTIVATION_BYTES * model.hidden_size), layout.pp_crosses, node)
+        terms["pp_bubble"] = (layout.pp - 1.0) * waiting
+        terms["pp_transfer"] = send * (layout.pp * is_piped)
+    return terms
+
+
+def _add_attention(
+    step: _Step,
+    layer: LayerClass,
+    layout: EngineLayout,
+    group: FloatArray,
+    context_tokens: FloatArray,
+    gemm: FloatArray,
+    weight_read: FloatArray,
+    kv_read: FloatArray,
+) -> None:
+    attention = layer.attention
+    if attention.num_gemms:
+        _add_dense(
+            step, attention.matmul_params, attention.num_gemms, layer.num_layers, layout, group, gemm, weight_read
+        )
+    if attention.kv_elements_per_token:
+        seen = (
+            context_tokens if attention.window_tokens is None else np.minimum(context_tokens, attention.window_tokens)
+        )
+        share = kv_heads_share(layer, layout.tp) * (
+            layer.num_layers * attention.kv_elements_per_token * KV_BYTES * step.kv_s_per_byte
+        )
+        kv_read += group * seen * share
+    if attention.state_elements_per_sequence:
+        # the recurrent state is read and written
+        per_sequence = 2 * layer.num_layers * attention.state_elements_per_sequence * KV_BYTES * step.kv_s_per_byte
+        kv_read += group * (per_sequence / layout.tp)
+
+
+def _add_dense(
+    step: _Step,
+    num_params: int,
+    num_gemms: int,
+    num_layers: int,
+    layout: EngineLayout,
+    group: FloatArray,
+    gemm: FloatArray,
+    weight_read: FloatArray,
+) -> None:
+    """Products with weights that every token visits.
+
+    One side of each weight is the hidden size h, so inputs and outputs have num_gemms * h + params / h
+    elements per token.
+    """
+    hidden = step.model.hidden_size
+    per_rank = num_params / layout.tp
+    per_token = ACTIVATION_BYTES * (num_gemms * hidden + per_rank / hidden)
+    num_bytes = per_rank * step.rates.weight_bytes_per_param + group * per_token
+    step.products(group * (2.0 * per_rank), num_bytes, step.rates.gemm_s_per_flop, num_layers, gemm, weight_read)
+
+
+def _add_mlp(
+    step: _Step, layer: LayerClass, layout: EngineLayout, group: FloatArray, gemm: FloatArray, weight_read: FloatArray
+) -> None:
+    mlp = layer.mlp
+    if mlp.dense_params:
+        _add_dense(step, mlp.dense_params, mlp.num_gemms, layer.num_layers, layout, group, gemm, weight_read)
+    if not mlp.is_moe:
+        return
+    # The busiest of ep ranks holds more of the routed tokens and of the distinct experts than the mean:
+    # expected maximum of ep nearly normal counts, sqrt(2 ln ep) standard deviations.
+    spread = np.sqrt(2.0 * np.log(layout.ep))
+    visited = distinct_experts(mlp.num_experts, mlp.num_active_experts, group)
+    mean_visited = visited / layout.ep
+    missed_ratio = 1.0 - visited / mlp.num_experts
+    busiest = np.minimum(mean_visited + spread * np.sqrt(mean_visited * missed_ratio), mlp.num_experts / layout.ep)
+    routed = group * (mlp.num_active_experts / layout.ep)
+    routed = np.minimum(routed + spread * np.sqrt(routed), group * mlp.num_active_experts)
+    width_share = layout.ep / layout.tp
+    params = mlp.params_per_expert * width_share
+    num_bytes = busiest * params * step.rates.weight_bytes_per_param + routed * (
+        2.0 * ACTIVATION_BYTES * step.model.hidden_size
+    )
+    step.products(
+        routed * (2.0 * params), num_bytes, step.rates.moe_gemm_s_per_flop, layer.num_layers, gemm, weight_read
+    )
+
+
+def elementwise_bytes(layer: LayerClass, hidden: int, layout: EngineLayout, group: FloatArray) -> FloatArray:
+    """Bytes per layer that norms, residual additions and activation functions move on one GPU.
+
+    A gated MLP of width f has 3 h f parameters and moves 3 f elements through its activation.
+    """
+    mlp = layer.mlp
+    inner = (mlp.dense_params + mlp.num_active_experts * mlp.params_per_expert) / hidden
+    per_token = ACTIVATION_BYTES * (_RESIDUAL_PASSES * hidden + inner / layout.tp)
+    result: FloatArray = group * per_token
+    return result
+
+
+def layer_launch_s(layer: LayerClass, gpu: Gpu, precision: Precision, overheads: Overheads) -> float:
+    """Fixed kernel times of one layer inside a captured graph."""
+    num_gemms = layer.attention.num_gemms + layer.mlp.num_gemms + (_EXPERT_KERNELS if layer.mlp.is_moe else 0)
+    # routing, permutation and combination of routed tokens are element-wise too
+    kernels = _KERNELS_PER_LAYER * (2 if layer.mlp.is_moe else 1)
+    has_cache = bool(layer.attention.kv_elements_per_token or layer.attention.state_elements_per_sequence)
+    return (
+        num_gemms * gpu.kernel(precision).gemm_launch_s
+        + kernels * overheads.elementwise_launch_s
+        + has_cache * gpu.kernel(Precision.BF16).decode_attention_launch_s
+    )
+
+
+def num_mixers(layer: LayerClass) -> int:
+    """Row-parallel outputs, each followed by an all-reduce: attention and MLP."""
+    return int(layer.attention.num_gemms > 0) + int(layer.mlp.num_gemms > 0 or layer.mlp.is_moe)
+
+
+def _add_head(
+    step: _Step, layout: EngineLayout, group: FloatArray, gemm: FloatArray, weight_read: FloatArray
+) -> FloatArray:
+    """Add the output head over the vocabulary, in 16 bit; returns its seconds."""
+    params = step.model.embedding_params / layout.tp
+    compute = group * (2.0 * params * step.table_rates.gemm_s_per_flop)
+    num_bytes = params * TABLE_BYTES + group * (ACTIVATION_BYTES * step.model.vocab_size / layout.tp)
+    memory = num_bytes * step.table_rates.hbm_s_per_byte
+    split_roofline(compute, memory, gemm, weight_read)
+    return np.maximum(compute, memory)

@@ -1,0 +1,341 @@
+"""Price generation engines (rollout, generative judge): time, GPU memory, host RAM and their part of the weight sync.
+
+A rollout is: wake-up, prefill of each prompt once per group, then decode steps along the fluid trajectory
+(`planner.cost.trajectory`) at the step times of `planner.cost.decode`, then waiting for the slowest engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.communication import nic_rate
+from planner.cost.decode import (
+    KV_BYTES,
+    TABLE_BYTES,
+    EngineLayout,
+    decode_step_terms,
+    engine_layout,
+    kv_heads_share,
+)
+from planner.cost.offload import host_link_rate
+from planner.cost.prefill import prefill_s
+from planner.cost.terms import Terms
+from planner.cost.trajectory import TrajectoryTable, trajectory_table
+from planner.cost.worker import EngineJob, Site, StageCost, WorkerCosts
+from planner.domain.hardware import Precision
+from planner.domain.model import Model
+from planner.domain.strategy import ENGINE_IDLES, BoolArray, EngineIdle, FloatArray, RolloutTable
+
+_SLEEPS = float(ENGINE_IDLES.index(EngineIdle.SLEEP))
+_LOGITS_BYTES = 4.0
+"""Engines sample from 32-bit logits."""
+_LORA_BYTES = 2.0
+
+
+def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts:
+    """Costs of every candidate of a generation engine.
+
+    `is_legal` is False where weights and one longest sequence do not fit the engine's share of GPU memory, or
+    the GPU lacks the precision. An engine decodes at most `max_num_seqs` sequences at a time, and no more
+    than its KV cache can hold at the fullest moment of a synchronous start, so that nothing is preempted.
+    """
+    gpu = site.node.gpu
+    precision = job.precision if gpu.supports(job.precision) else Precision.BF16
+    layout = engine_layout(table.tp, table.pp, table.ep, site.node)
+    memory = _engine_memory(job, precision, table, site)
+    law = trajectory_table(job.load.response, job.load.prompt_mean_tokens)
+    requests = np.maximum(job.load.num_sequences / table.num_engines, 1.0)
+    cache = _cache_need(job, table, memory.kv_cache, requests, law)
+    slots = np.minimum(np.minimum(cache.max_slots, table.max_num_seqs), requests)
+
+    sleeps = table.idle == _SLEEPS
+    weights_in_host = sleeps & (not job.receives_weights or job.lora_rank is not None)
+    time_terms = _rollout_terms(job, precision, table, site, layout, law, requests, slots)
+    overheads = site.overheads
+    time_terms["wake"] = overheads.engine_wake_s * sleeps
+    time_terms["switch"] = np.full_like(requests, overheads.stage_switch_s)
+    node_gpus = np.minimum(table.num_gpus, site.node.gpus_per_node)
+    time_terms["reload"] = memory.weights * weights_in_host / host_link_rate(site.node, node_gpus)
+
+    active = memory.terms()
+    return WorkerCosts(
+        worker=job.worker,
+        model=job.model,
+        strategies=table,
+        stages=(
+            StageCost(
+                stage=job.stage,
+                instant="decode at the fullest cache",
+                time_terms=time_terms,
+                memory_terms=active,
+            ),
+        ),
+        idle_terms=_idle_terms(memory, sleeps),
+        host_terms={"engine_weights": memory.weights * weights_in_host * node_gpus},
+        sync_terms_colocated=_sync_terms(job, precision, table, site, memory, is_remote=False),
+        sync_terms_disaggregated=_sync_terms(job, precision, table, site, memory, is_remote=True),
+        sync_memory_terms=_sync_memory_terms(job, memory, sleeps, site) if job.receives_weights else None,
+        is_legal=cache.holds_longest & (memory.kv_cache > 0) & gpu.supports(job.precision),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EngineMemory:
+    """Bytes per GPU of an active engine on its fullest pipeline rank; they sum to its share of GPU memory."""
+
+    weights: FloatArray
+    kv_cache: FloatArray
+    """What is left; negative when the rest does not fit."""
+    engine_activations: FloatArray
+    engine_graphs: FloatArray
+    communicator: FloatArray
+    context: FloatArray
+    sleep: FloatArray
+
+    def terms(self) -> Terms:
+        return {
+            "weights": self.weights,
+            "kv_cache": self.kv_cache,
+            "engine_activations": self.engine_activations,
+            "engine_graphs": self.engine_graphs,
+            "communicator": self.communicator,
+            "context": self.context,
+        }
+
+
+def _stage_share(model: Model, pp: FloatArray) -> FloatArray:
+    """Share of the layers on the fullest pipeline rank."""
+    return np.ceil(model.num_layers / pp) / model.num_layers
+
+
+def engine_weight_bytes(model: Model, precision: Precision, table: RolloutTable) -> FloatArray:
+    """Weights per GPU on the fullest pipeline rank.
+
+    Embedding and output head stay in 16 bit; with pipeline parallelism they sit on different ranks, so the
+    fullest rank holds one of them.
+    """
+    tables = model.embedding_params + model.head_params
+    body = (model.num_params - tables) * precision.num_bytes * _stage_share(model, table.pp)
+    held = np.where(table.pp > 1, model.embedding_params, tables) * TABLE_BYTES
+    result: FloatArray = (body + held) / table.tp
+    return result
+
+
+def lora_params(model: Model, rank: int) -> float:
+    """Adapter parameters on every dense projection: rank * (inputs + outputs).
+
+    One side of each projection is the hidden size, so inputs + outputs = num_gemms * h + params / h.
+    """
+    hidden = model.hidden_size
+    sides = sum(
+        layer.num_layers
+        * (
+            (layer.attention.num_gemms + layer.mlp.num_gemms) * hidden
+            + (layer.attention.matmul_params + layer.mlp.dense_params) / hidden
+        )
+        for layer in model.layers
+    )
+    return rank * sides
+
+
+def _engine_memory(job: EngineJob, precision: Precision, table: RolloutTable, site: Site) -> _EngineMemory:
+    """What an engine puts on each GPU. Logits: one 32-bit row per sequence, vocabulary sharded by TP."""
+    model, overheads = job.model, site.overheads
+    weights = engine_weight_bytes(model, precision, table)
+    if job.lora_rank is not None:
+        weights = weights + lora_params(model, job.lora_rank) * _LORA_BYTES / (table.tp * table.pp)
+    hidden_bytes = overheads.engine_activation_factor * overheads.engine_batched_tokens * model.hidden_size * 2.0
+    logits = table.max_num_seqs * model.vocab_size * _LOGITS_BYTES / table.tp
+    ranks_in_use = (table.tp > 1).astype(np.float64) + (table.pp > 1)
+    communicator = overheads.communicator_bytes * np.maximum(ranks_in_use - 1.0, 0.0)
+    communicator = communicator + overheads.first_communicator_bytes * (ranks_in_use > 0)
+    graphs = np.full_like(weights, overheads.engine_graph_bytes)
+    context = np.full_like(weights, overheads.context_bytes)
+    activations = hidden_bytes + logits
+    share = table.engine_fraction * site.node.gpu.memory_bytes
+    return _EngineMemory(
+        weights=weights,
+        kv_cache=share - weights - activations - graphs - communicator - context,
+        engine_activations=activations,
+        engine_graphs=graphs,
+        communicator=communicator,
+        context=context,
+        sleep=np.full_like(weights, overheads.engine_sleep_bytes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CacheNeed:
+    """`max_slots`: sequences that run at a time without overflow; `holds_longest`: one longest sequence fits."""
+
+    max_slots: FloatArray
+    holds_longest: BoolArray
+
+
+def _cache_need(
+    job: EngineJob, table: RolloutTable, cache_bytes: FloatArray, requests: FloatArray, law: TrajectoryTable
+) -> _CacheNeed:
+    """Concurrency that the KV cache allows.
+
+    Bytes per sequence: full-context layers grow with the context; windowed layers are reserved at their
+    window and recurrent layers at their state. Both depend on the layout through TP only; pipeline ranks
+    hold their share of the layers.
+    """
+    longest = float(job.load.prompt_max_tokens + job.load.response.max_tokens)
+    max_slots = np.empty_like(requests)
+    holds_longest = np.empty(requests.shape, dtype=np.bool_)
+    budget = cache_bytes / _stage_share(job.model, table.pp)
+    for tp in np.unique(table.tp):
+        rows = table.tp == tp
+        per_token, per_sequence = cache_bytes_per_gpu(job.model, float(tp), longest)
+        max_slots[rows] = law.slots_within(requests[rows], budget[rows], per_token, per_sequence)
+        holds_longest[rows] = budget[rows] >= per_token * longest + per_sequence
+    return _CacheNeed(max_slots=np.maximum(np.floor(max_slots), 1.0), holds_longest=holds_longest)
+
+
+def cache_bytes_per_gpu(model: Model, tp: float, longest_tokens: float) -> tuple[float, float]:
+    """(bytes per context token, bytes per sequence) of all layers on one of `tp` ranks."""
+    degree = np.array([tp])
+    per_token = per_sequence = 0.0
+    for layer in model.layers:
+        attention = layer.attention
+        share = float(kv_heads_share(layer, degree)[0])
+        per_layer_token = layer.num_layers * attention.kv_elements_per_token * share * KV_BYTES
+        if attention.window_tokens is None or attention.window_tokens >= longest_tokens:
+            per_token += per_layer_token
+        else:
+            per_sequence += per_layer_token * attention.window_tokens
+        per_sequence += layer.num_layers * attention.state_elements_per_sequence / tp * KV_BYTES
+    return per_token, per_sequence
+
+
+def _rollout_terms(
+    job: EngineJob,
+    precision: Precision,
+    table: RolloutTable,
+    site: Site,
+    layout: EngineLayout,
+    law: TrajectoryTable,
+    requests: FloatArray,
+    slots: FloatArray,
+) -> dict[str, FloatArray]:
+    """Exposed seconds by term from the first prompt to the last token of the slowest engine."""
+    load = job.load
+    num_engines = table.num_engines
+    trajectory = law.at(requests / slots, slots * np.minimum(num_engines, load.num_sequences))
+    running = np.maximum(slots * trajectory.running_ratio, 1.0)
+    step = decode_step_terms(
+        job.model, precision, site.node, site.overheads, layout, running, trajectory.context_tokens
+    )
+    weight = trajectory.num_steps
+    terms = {name: (weight[:-1] * seconds[:-1]).sum(axis=0) for name, seconds in step.items()}
+    full_step: FloatArray = sum((seconds[-2] for seconds in step.values()), start=np.zeros_like(slots))
+    tail_step: FloatArray = sum((seconds[-1] for seconds in step.values()), start=np.zeros_like(slots))
+    terms["tail"] = weight[-1] * tail_step
+    prompts = np.maximum(requests / load.num_shared, 1.0)
+    terms["prefill"] = prefill_s(
+        job.model, precision, site.node, site.overheads, layout, prompts, load.prompt_mean_tokens
+    )
+    terms["imbalance"] = _imbalance_s(job, num_engines, requests, slots, full_step, tail_step)
+    return terms
+
+
+def _imbalance_s(
+    job: EngineJob,
+    num_engines: FloatArray,
+    requests: FloatArray,
+    slots: FloatArray,
+    full_step_s: FloatArray,
+    tail_step_s: FloatArray,
+) -> FloatArray:
+    """Extra seconds of the slowest engine when each gets an equal number of requests up front.
+
+    Expected maximum of R nearly normal totals: sigma * sqrt(2 ln R), sigma = sqrt(N) * sd(length) tokens per
+    engine. One more token costs step / slots seconds while requests wait, and only the slope of the step
+    time over the running sequences when all started at once.
+    """
+    law = job.load.response
+    deviation = np.sqrt(max(law.mean_square_tokens - law.mean_tokens**2, 0.0))
+    waiting_ratio = 1.0 - slots / requests
+    slope = np.maximum(full_step_s - tail_step_s, 0.0)
+    per_token = (waiting_ratio * full_step_s + (1.0 - waiting_ratio) * slope) / slots
+    engines = np.minimum(num_engines, job.load.num_sequences)
+    result: FloatArray = np.sqrt(2.0 * np.log(engines) * requests) * deviation * per_token
+    return result
+
+
+def _idle_terms(memory: _EngineMemory, sleeps: BoolArray) -> Terms:
+    """RESIDENT keeps everything, a sleeping engine its context, communicators and a fixed residue."""
+    stays = ~sleeps
+    return {
+        "weights": memory.weights * stays,
+        "kv_cache": memory.kv_cache * stays,
+        "engine_activations": memory.engine_activations * stays,
+        "engine_graphs": memory.engine_graphs * stays,
+        "communicator": memory.communicator,
+        "context": memory.context,
+        "engine_sleep": memory.sleep * sleeps,
+    }
+
+
+def _synced_bytes(job: EngineJob, table: RolloutTable, memory: _EngineMemory) -> FloatArray:
+    """Bytes per GPU that a weight sync replaces: its weights, or its share of the adapter."""
+    if job.lora_rank is None:
+        return memory.weights
+    return lora_params(job.model, job.lora_rank) * _LORA_BYTES / (table.tp * table.pp)
+
+
+def _synced_tensors(job: EngineJob, table: RolloutTable) -> FloatArray:
+    """Tensors that one rank loads: its pipeline share; experts only those it holds under EP."""
+    model = job.model
+    if job.lora_rank is not None:
+        per_model = sum(
+            2 * layer.num_layers * (layer.attention.num_gemms + layer.mlp.num_gemms) for layer in model.layers
+        )
+        return per_model * _stage_share(model, table.pp)
+    expert_tensors = sum(3 * layer.num_layers * layer.mlp.num_experts for layer in model.layers)
+    other_tensors = model.num_weight_tensors - expert_tensors
+    result: FloatArray = (other_tensors + expert_tensors / table.ep) * _stage_share(model, table.pp)
+    return result
+
+
+def _sync_terms(
+    job: EngineJob, precision: Precision, table: RolloutTable, site: Site, memory: _EngineMemory, *, is_remote: bool
+) -> Terms | None:
+    """The engine's share of a weight sync: copy into place (read and write) plus host time per tensor.
+
+    From other GPUs its shard also arrives over the NIC. Quantisation to 8 bit reads 16-bit weights and writes
+    8-bit ones.
+    """
+    if not job.receives_weights:
+        return None
+    num_bytes = _synced_bytes(job, table, memory)
+    arriving = num_bytes * (Precision.BF16.num_bytes / precision.num_bytes if job.lora_rank is None else 1.0)
+    gpu = site.node.gpu
+    rate = gpu.hbm_bytes_per_s * gpu.kernel(Precision.BF16).gemm_hbm_ratio
+    terms = {
+        "sync_load": (arriving + num_bytes) / rate + _synced_tensors(job, table) * site.overheads.sync_per_tensor_s
+    }
+    if is_remote:
+        terms["sync_send"] = num_bytes / nic_rate(site.node)
+    return terms
+
+
+def _sync_memory_terms(job: EngineJob, memory: _EngineMemory, sleeps: BoolArray, site: Site) -> Terms:
+    """During the sync a sleeping engine holds weights and two buckets, a resident one also all the rest."""
+    stays = ~sleeps
+    buckets = 2.0 * site.overheads.sync_bucket_bytes
+    if job.lora_rank is not None:
+        buckets = min(buckets, lora_params(job.model, job.lora_rank) * _LORA_BYTES)
+    return {
+        "weights": memory.weights,
+        "kv_cache": memory.kv_cache * stays,
+        "engine_activations": memory.engine_activations * stays,
+        "engine_graphs": memory.engine_graphs * stays,
+        "communicator": memory.communicator,
+        "context": memory.context,
+        "engine_sleep": memory.sleep * sleeps,
+        "sync_buckets": np.full_like(memory.weights, buckets),
+    }
