@@ -1,28 +1,60 @@
-"""What a training framework can run, as rules over strategies and placements (data: planner/adapters/data)."""
+"""What a training framework can run, as rules over strategies and placements (data: planner/adapters/data).
+
+The search (rows of a table) and the verdict on a finished plan (`plan_problems`) read the same rules, so a plan
+that was searched for a framework is a plan that its adapter can export.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from planner.domain.hardware import Precision
+from planner.domain.model import Model
+from planner.domain.plan import DeviceGroup, Plan
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import (
+    CONTEXT_PARALLELS,
+    ENGINE_IDLES,
+    OFFLOADS,
+    RECOMPUTES,
+    SHARDINGS,
+    BoolArray,
     ContextParallel,
     EngineIdle,
+    FloatArray,
+    IntArray,
     Offload,
     Recompute,
+    RolloutStrategy,
+    RolloutTable,
     Sharding,
+    Strategy,
+    TrainerStrategy,
+    TrainerTable,
 )
+from planner.domain.workload import Workload
+
+TRAINING_WORKERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
+ONE_BACKEND_WORKERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER, WorkerName.REFERENCE)
+"""Workers that a framework configures with one choice of back end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerBackend:
-    """One training back end of a framework: the degrees and techniques that its configuration can express."""
+    """One back end of a framework: the degrees and techniques that its configuration can express."""
 
     name: str
     """`megatron`, `fsdp`, `deepspeed`, ..."""
+    workers: frozenset[WorkerName]
+    """Workers that it can serve."""
     shardings: frozenset[Sharding]
     allows_hybrid_shard: bool
     """HSDP: sharding over fewer ranks than all data-parallel ranks."""
+    inference_shardings: frozenset[Sharding]
+    """Sharding of forward-only workers."""
     max_tp: int
     max_pp: int
     max_vpp: int
@@ -31,8 +63,17 @@ class TrainerBackend:
     allows_ep: bool
     allows_etp: bool
     """Expert-TP different from TP."""
+    allows_uneven_pp: bool
+    """The first and the last pipeline rank may hold fewer layers than the others."""
     recomputes: frozenset[Recompute]
+    selective_needs_experts: bool
+    """Selective recomputation of MLP activation functions exists for routed experts only."""
     offloads: frozenset[Offload]
+    inference_offloads: frozenset[Offload]
+    """Offload of forward-only workers."""
+    shares_mesh: bool
+    """Workers on the same GPUs live in one process whose parallel groups are built once, so that tp, pp, cp, ep
+    and etp are equal for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +84,12 @@ class FrameworkRules:
     title: str
     version: str
     backends: tuple[TrainerBackend, ...]
+    algorithms: frozenset[str]
+    """Names of `planner.domain.algorithm.ALGORITHMS`."""
+    workers: frozenset[WorkerName]
+    """Workers that the framework runs on GPUs."""
     max_rollout_pp: int
+    allows_rollout_ep: bool
     rollout_ep_equals_tp: bool
     """An engine with expert parallelism spreads experts over all its TP ranks."""
     engine_idles: frozenset[EngineIdle]
@@ -53,9 +99,421 @@ class FrameworkRules:
     """Sets of workers that may sit on one device group; any other sharing is impossible."""
     shared_workers_use_whole_group: bool
     """Workers on one device group all span it completely."""
+    one_pool: bool
+    """All device groups lie on one kind of node: the configuration cannot say which GPU type a worker gets."""
     whole_nodes_only: bool
     """Device groups of several nodes consist of whole nodes (one node may be used in part)."""
     always_recomputes_old_logprob: bool
+    dynamic_sampling_excludes_shared_reward_model: bool
+    """Discarding groups needs scores while the rollout runs, which a reward model on its GPUs cannot give."""
+    train_precisions: frozenset[Precision]
+    rollout_precisions: frozenset[Precision]
+    max_lora_rank: int
+    """0: no LoRA."""
     supported_stages: frozenset[StageName]
     evidence: tuple[tuple[str, str], ...]
     """(rule, file or page that shows it)."""
+
+
+# Rules on rows ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowRule:
+    """`allows` gives the rows that a back end can express; `reason` completes "<back end>: ..."."""
+
+    reason: str
+    allows: Callable[[TrainerBackend, TrainerTable, bool, Model | None], BoolArray]
+
+
+def _is_in(column: FloatArray, values: tuple[object, ...], allowed: frozenset[object]) -> BoolArray:
+    """Rows whose code stands for an allowed member of an enumeration."""
+    by_code = np.array([value in allowed for value in values])
+    return np.asarray(by_code[column.astype(np.int64)])
+
+
+def _constant(table: TrainerTable, value: bool) -> BoolArray:
+    return np.full(len(table), value)
+
+
+def _hybrid(backend: TrainerBackend, table: TrainerTable, trains: bool, _: Model | None) -> BoolArray:
+    if backend.allows_hybrid_shard or not trains:
+        return _constant(table, True)
+    is_sharded = table.sharding != SHARDINGS.index(Sharding.DDP)
+    return np.asarray(~is_sharded | (table.shard_ranks >= np.floor(table.dp * table.cp)))
+
+
+def _expert_tp(backend: TrainerBackend, table: TrainerTable, _: bool, model: Model | None) -> BoolArray:
+    if backend.allows_etp or (model is not None and not model.is_moe):
+        return _constant(table, True)
+    # Without a model, etp = 1 may as well be a dense layer.
+    return np.asarray((table.etp == table.tp) | ((table.etp == 1) & (model is None)))
+
+
+def _even_pipeline(backend: TrainerBackend, table: TrainerTable, _: bool, model: Model | None) -> BoolArray:
+    if model is None:
+        return _constant(table, True)
+    degrees = np.unique(table.pp).astype(int).tolist()
+    fits = {pp: _splits(model.num_layers, pp, uneven=backend.allows_uneven_pp) for pp in degrees}
+    bad = [pp for pp in degrees if not fits[pp]]
+    return np.asarray(~np.isin(table.pp, bad))
+
+
+def _splits(num_layers: int, pp: int, *, uneven: bool) -> bool:
+    return num_layers % pp == 0 or (uneven and pipeline_ends(num_layers, pp) is not None)
+
+
+def pipeline_ends(num_layers: int, pp: int) -> tuple[int, int] | None:
+    """Layers of the first and the last pipeline rank when all others hold ceil(num_layers / pp).
+
+    None when that would leave an end without layers, or with more than the others.
+
+    >>> pipeline_ends(28, 8)
+    (2, 2)
+    """
+    middle = -(-num_layers // pp)
+    rest = num_layers - (pp - 2) * middle
+    first, last = rest - rest // 2, rest // 2
+    return (first, last) if pp > 1 and last >= 1 and first <= middle else None
+
+
+def _recompute(backend: TrainerBackend, table: TrainerTable, trains: bool, model: Model | None) -> BoolArray:
+    if not trains:
+        return _constant(table, True)
+    allowed = set(backend.recomputes)
+    if backend.selective_needs_experts and model is not None and not model.is_moe:
+        allowed.discard(Recompute.SELECTIVE)
+    return _is_in(table.recompute, RECOMPUTES, frozenset(allowed))
+
+
+_ROW_RULES: tuple[_RowRule, ...] = (
+    _RowRule(
+        reason="no such sharding",
+        allows=lambda b, t, trains, _: _is_in(
+            t.sharding, SHARDINGS, frozenset(b.shardings if trains else b.inference_shardings)
+        ),
+    ),
+    _RowRule(reason="no hybrid sharding", allows=_hybrid),
+    _RowRule(reason="tp too large", allows=lambda b, t, *_: np.asarray(t.tp <= b.max_tp)),
+    _RowRule(reason="pp too large", allows=lambda b, t, *_: np.asarray(t.pp <= b.max_pp)),
+    _RowRule(reason="vpp too large", allows=lambda b, t, *_: np.asarray(t.vpp <= b.max_vpp)),
+    _RowRule(reason="cp too large", allows=lambda b, t, *_: np.asarray(t.cp <= b.max_cp)),
+    _RowRule(
+        reason="no such context parallelism",
+        allows=lambda b, t, *_: np.asarray(
+            (t.cp == 1) | _is_in(t.context_parallel, CONTEXT_PARALLELS, frozenset(b.context_parallels))
+        ),
+    ),
+    _RowRule(reason="no expert parallelism", allows=lambda b, t, *_: np.asarray((t.ep == 1) | b.allows_ep)),
+    _RowRule(reason="expert tp differs from tp", allows=_expert_tp),
+    _RowRule(reason="layers do not split over pp", allows=_even_pipeline),
+    _RowRule(reason="no such recomputation", allows=_recompute),
+    _RowRule(
+        reason="no such offload",
+        allows=lambda b, t, trains, _: _is_in(
+            t.offload, OFFLOADS, frozenset(b.offloads if trains else b.inference_offloads)
+        ),
+    ),
+)
+
+
+def _candidates(rules: FrameworkRules, worker: WorkerName | None) -> tuple[TrainerBackend, ...]:
+    return tuple(b for b in rules.backends if worker is None or worker in b.workers)
+
+
+def trainer_rejections(
+    rules: FrameworkRules,
+    table: TrainerTable,
+    *,
+    trains: bool,
+    worker: WorkerName | None = None,
+    model: Model | None = None,
+) -> tuple[tuple[str, BoolArray], ...]:
+    """Rows that no back end of the framework can express, by reason; masks of shape (num_candidates,), disjoint.
+
+    A row that several back ends reject is counted with the first rule of the back end that breaks fewest rules.
+    `worker` limits the back ends to those that serve it, `model` adds the rules that depend on layers and experts.
+    """
+    backends = _candidates(rules, worker)
+    if not backends:
+        who = "such worker" if worker is None else worker.value
+        return ((f"{rules.title} runs no {who} on GPUs", _constant(table, True)),)
+    broken = [np.stack([~rule.allows(b, table, trains, model) for rule in _ROW_RULES]) for b in backends]
+    counts = np.stack([violations.sum(axis=0) for violations in broken])
+    rejected = np.flatnonzero(counts.min(axis=0) > 0)
+    closest = counts[:, rejected].argmin(axis=0)
+    result: list[tuple[str, BoolArray]] = []
+    for index, backend in enumerate(backends):
+        rows = rejected[closest == index]
+        first = broken[index][:, rows].argmax(axis=0)
+        for number in np.unique(first).tolist():
+            mask = _constant(table, False)
+            mask[rows[first == number]] = True
+            result.append((f"{rules.title}, {backend.name}: {_ROW_RULES[number].reason}", mask))
+    return tuple(result)
+
+
+def rollout_rejections(rules: FrameworkRules, table: RolloutTable) -> tuple[tuple[str, BoolArray], ...]:
+    """Rows that the framework's engines cannot express, by reason; masks of shape (num_candidates,)."""
+    wide_ep = table.ep > 1
+    found = (
+        ("rollout pp too large", np.asarray(table.pp > rules.max_rollout_pp)),
+        ("no rollout expert parallelism", np.asarray(wide_ep & (not rules.allows_rollout_ep))),
+        ("rollout ep differs from tp", np.asarray(wide_ep & rules.rollout_ep_equals_tp & (table.ep != table.tp))),
+        ("engines cannot idle so", ~_is_in(table.idle, ENGINE_IDLES, frozenset(rules.engine_idles))),
+    )
+    return tuple((f"{rules.title}: {reason}", mask) for reason, mask in found if mask.any())
+
+
+def _first_backends(
+    rules: FrameworkRules, table: TrainerTable, *, trains: bool, worker: WorkerName | None, model: Model | None
+) -> IntArray:
+    """Index of the first back end that allows each row, -1 if none; shape (num_candidates,)."""
+    result = np.full(len(table), -1, dtype=np.int64)
+    for index, backend in reversed(tuple(enumerate(rules.backends))):
+        if worker is not None and worker not in backend.workers:
+            continue
+        allowed = _constant(table, True)
+        for rule in _ROW_RULES:
+            allowed &= rule.allows(backend, table, trains, model)
+        result[allowed] = index
+    return result
+
+
+def backend_of(
+    rules: FrameworkRules,
+    strategy: TrainerStrategy,
+    *,
+    trains: bool = True,
+    worker: WorkerName | None = None,
+    model: Model | None = None,
+) -> TrainerBackend | None:
+    """The first back end that can express the strategy, None if there is none."""
+    table = TrainerTable.of((strategy,))
+    index = int(_first_backends(rules, table, trains=trains, worker=worker, model=model)[0])
+    return rules.backends[index] if index >= 0 else None
+
+
+def mesh_keys(
+    rules: FrameworkRules,
+    table: TrainerTable,
+    *,
+    trains: bool,
+    with_vpp: bool,
+    worker: WorkerName | None = None,
+    model: Model | None = None,
+) -> IntArray:
+    """Equal keys may be combined on one device group; shape (num_candidates,), -1 for rows that are rejected.
+
+    Actor, critic and reference use one back end, and where it `shares_mesh` also one set of degrees. Compare
+    actor and critic with `with_vpp`, either of them and the reference without: a forward-only pass follows the
+    virtual pipeline of the trainers.
+    """
+    backend = _first_backends(rules, table, trains=trains, worker=worker, model=model)
+    shares = np.array([b.shares_mesh for b in rules.backends] + [False])[backend]
+    key = backend.copy()
+    columns = (table.tp, table.pp, table.cp, table.ep, table.etp, *((table.vpp,) if with_vpp else ()))
+    for column in columns:
+        # Degrees are far below 1024, and 1024**6 * 8 back ends fit in 63 bits.
+        key = np.where(shares, key * 1024 + column.astype(np.int64), key)
+    return np.where(backend < 0, -1, key)
+
+
+# Rules on placements ---------------------------------------------------------------------------------------------
+
+
+def _listed(workers: frozenset[WorkerName]) -> str:
+    return ", ".join(w.value for w in WorkerName if w in workers)
+
+
+def placement_problem(
+    rules: FrameworkRules, groups: tuple[frozenset[WorkerName], ...], present: frozenset[WorkerName]
+) -> str | None:
+    """Why the framework cannot place workers so, None if it can.
+
+    `groups` are the sets of workers that share GPUs (a worker alone is a set of one), `present` all workers.
+    """
+    absent = present - rules.workers
+    if absent:
+        return f"runs no {_listed(absent)} on GPUs"
+    for together in rules.must_share:
+        needed = together & present
+        if len(needed) > 1 and not any(needed <= group for group in groups):
+            return f"places {_listed(needed)} on the same GPUs"
+    for group in groups:
+        if len(group) > 1 and not any(group <= allowed for allowed in rules.may_share):
+            return f"cannot place {_listed(group)} on the same GPUs"
+    return None
+
+
+# Verdict on a plan -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedWorker:
+    """A worker of a plan: its device group and its strategy."""
+
+    name: WorkerName
+    group: DeviceGroup
+    strategy: Strategy
+
+    @property
+    def trains(self) -> bool:
+        return self.name in TRAINING_WORKERS
+
+    def overlaps(self, other: PlacedWorker) -> bool:
+        """True when the two share at least one GPU."""
+        a, b = self.group, other.group
+        return a.pool == b.pool and max(a.ranks.start, b.ranks.start) < min(a.ranks.stop, b.ranks.stop)
+
+
+def placed_workers(plan: Plan) -> tuple[PlacedWorker, ...]:
+    """The workers of a plan, in the order of WorkerName."""
+    groups = {group.id: group for group in plan.device_groups}
+    found: dict[WorkerName, PlacedWorker] = {}
+    for item in plan.placements:
+        if item.worker is not None and item.strategy is not None and item.worker not in found:
+            found[item.worker] = PlacedWorker(name=item.worker, group=groups[item.device_group], strategy=item.strategy)
+    return tuple(found[name] for name in WorkerName if name in found)
+
+
+def worker_model(workload: Workload, worker: WorkerName) -> Model:
+    """The model whose weights a worker of the workload's stage graph holds."""
+    by_worker = {WorkerName.CRITIC_TRAINER: workload.critic, WorkerName.REWARD_MODEL: workload.reward.model}
+    return by_worker.get(worker) or workload.actor
+
+
+def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
+    """Everything that keeps the framework from running the plan as it is; empty if it can."""
+    workers = placed_workers(plan)
+    found = (
+        *_workload_problems(rules, plan, workers),
+        *_strategy_problems(rules, plan.workload, workers),
+        *_mesh_problems(rules, plan.workload, workers),
+        *_placement_problems(rules, plan, workers),
+        *_batch_problems(plan.workload, workers),
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _workload_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    workload = plan.workload
+    problems: list[str] = []
+    if workload.algorithm.name not in rules.algorithms:
+        problems.append(f"{rules.title} has no {workload.algorithm.title}")
+    stages = frozenset(item.stage for item in plan.placements) - rules.supported_stages
+    problems += [f"{rules.title} has no stage '{stage.value}'" for stage in StageName if stage in stages]
+    if workload.train_precision not in rules.train_precisions:
+        problems.append(f"{rules.title} does not train in {workload.train_precision.value}")
+    if workload.rollout_precision not in rules.rollout_precisions:
+        problems.append(f"{rules.title} does not generate in {workload.rollout_precision.value}")
+    if workload.lora_rank is not None and workload.lora_rank > rules.max_lora_rank:
+        limit = f"LoRA ranks up to {rules.max_lora_rank}" if rules.max_lora_rank else "no LoRA"
+        problems.append(f"{rules.title} has {limit}, the plan trains rank {workload.lora_rank}")
+    if rules.always_recomputes_old_logprob and not workload.needs_old_logprob:
+        problems.append(f"{rules.title} always recomputes old log-probs; the plan leaves that stage out")
+    if rules.dynamic_sampling_excludes_shared_reward_model and workload.algorithm.oversampling_ratio > 1:
+        reward = [w for w in workers if w.name is WorkerName.REWARD_MODEL]
+        if any(w.overlaps(other) for w in reward for other in workers if other is not w):
+            problems.append(f"{rules.title}: dynamic sampling needs the reward model on GPUs of its own")
+    return problems
+
+
+def _strategy_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    problems: list[str] = []
+    for worker in workers:
+        if isinstance(worker.strategy, RolloutStrategy):
+            found = rollout_rejections(rules, RolloutTable.of((worker.strategy,)))
+        else:
+            model = worker_model(workload, worker.name)
+            table = TrainerTable.of((worker.strategy,))
+            found = trainer_rejections(rules, table, trains=worker.trains, worker=worker.name, model=model)
+        problems += [f"{worker.name.value}: {reason}" for reason, mask in found if mask.any()]
+    return problems
+
+
+def _mesh_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    """One back end for actor, critic and reference, and equal degrees where they share a process."""
+    coupled = [w for w in workers if w.name in ONE_BACKEND_WORKERS]
+    problems: list[str] = []
+    for other in coupled[1:]:
+        with_vpp = coupled[0].trains and other.trains
+        keys = [_mesh_key(rules, workload, worker, with_vpp=with_vpp) for worker in (coupled[0], other)]
+        # A strategy that no back end has is reported on its own.
+        if keys[0] != keys[1] and None not in keys:
+            problems.append(
+                f"{rules.title} runs {coupled[0].name.value} and {other.name.value} with one back end and, "
+                "on Megatron, with equal tp, pp, cp, ep and etp"
+            )
+    return problems
+
+
+def _mesh_key(rules: FrameworkRules, workload: Workload, worker: PlacedWorker, *, with_vpp: bool) -> int | None:
+    if isinstance(worker.strategy, RolloutStrategy):
+        return None
+    table = TrainerTable.of((worker.strategy,))
+    model = worker_model(workload, worker.name)
+    key = mesh_keys(rules, table, trains=worker.trains, with_vpp=with_vpp, worker=worker.name, model=model)
+    return int(key[0]) if key[0] >= 0 else None
+
+
+def _placement_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    problems: list[str] = []
+    groups = {frozenset(other.name for other in workers if worker.overlaps(other)) for worker in workers}
+    ordered = tuple(sorted(groups, key=_listed))
+    problem = placement_problem(rules, ordered, frozenset(worker.name for worker in workers))
+    if problem is not None:
+        problems.append(f"{rules.title} {problem}")
+    if rules.one_pool and len({worker.group.pool for worker in workers}) > 1:
+        problems.append(f"{rules.title} cannot say which pool a worker gets")
+    if rules.shared_workers_use_whole_group:
+        problems += _partial_use_problems(rules, workers)
+    if rules.whole_nodes_only:
+        for group in {worker.group.id: worker.group for worker in workers}.values():
+            gpus_per_node = plan.cluster.pool(group.pool).node.gpus_per_node
+            if group.num_nodes > 1 and group.num_gpus != group.num_nodes * gpus_per_node:
+                problems.append(
+                    f"{rules.title} takes whole nodes: {group.num_gpus} GPUs on {group.num_nodes} nodes "
+                    f"of {gpus_per_node}"
+                )
+    return problems
+
+
+def _partial_use_problems(rules: FrameworkRules, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    problems: list[str] = []
+    for worker in workers:
+        neighbours = [other for other in workers if worker.overlaps(other) and other is not worker]
+        wider = any(other.group.ranks != worker.group.ranks for other in neighbours)
+        if neighbours and (wider or worker.strategy.num_gpus != worker.group.num_gpus):
+            problems.append(
+                f"{rules.title}: {worker.name.value} must use all GPUs that it shares with others, "
+                f"the plan gives it {worker.strategy.num_gpus} of {worker.group.num_gpus}"
+            )
+    return problems
+
+
+def _batch_problems(workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    """Batches that no framework can cut: prompts into mini-batches, mini-batches over data-parallel ranks."""
+    if workload.num_prompts % workload.num_optimizer_steps:
+        return [f"{workload.num_prompts} prompts do not divide into {workload.num_optimizer_steps} mini-batches"]
+    sequences = workload.num_samples // workload.num_optimizer_steps
+    problems: list[str] = []
+    for worker in workers:
+        strategy = worker.strategy
+        if isinstance(strategy, RolloutStrategy):
+            if strategy.num_gpus % (strategy.tp * strategy.pp):
+                problems.append(
+                    f"{worker.name.value}: engines of {strategy.tp * strategy.pp} GPUs do not fill {strategy.num_gpus}"
+                )
+            continue
+        if worker.trains and sequences % strategy.dp:
+            problems.append(f"{worker.name.value}: dp {strategy.dp} does not divide {sequences} sequences per step")
+        # Forward-only workers have no training budget.
+        budget = (
+            min(strategy.micro_batch_tokens, strategy.inference_tokens) if worker.trains else strategy.inference_tokens
+        )
+        if budget < workload.max_tokens:
+            problems.append(
+                f"{worker.name.value}: a budget of {budget} tokens is below one sequence of {workload.max_tokens}"
+            )
+    return problems

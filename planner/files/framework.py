@@ -1,0 +1,140 @@
+"""Framework rules from planner/adapters/data/*.yaml.
+
+The files are the project's own, so they are checked for what a typing mistake can do (unknown keys, unknown
+members) by plain code: pydantic would cost more start time than it saves here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import TypeVar, cast
+
+import yaml
+
+from planner.domain.framework import FrameworkRules, TrainerBackend
+from planner.domain.hardware import Precision
+from planner.domain.stages import StageName, WorkerName
+from planner.domain.strategy import ContextParallel, EngineIdle, Offload, Recompute, Sharding
+from planner.errors import InvalidInputError, nearest
+
+DATA = Path(__file__).parent.parent / "adapters" / "data"
+
+E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
+
+_SETS: dict[str, type[StrEnum]] = {
+    "shardings": Sharding,
+    "inference_shardings": Sharding,
+    "context_parallels": ContextParallel,
+    "recomputes": Recompute,
+    "offloads": Offload,
+    "inference_offloads": Offload,
+    "workers": WorkerName,
+    "engine_idles": EngineIdle,
+    "train_precisions": Precision,
+    "rollout_precisions": Precision,
+    "supported_stages": StageName,
+}
+"""Keys whose values are lists of enumeration members."""
+
+
+def framework_names() -> tuple[str, ...]:
+    """Names that `load_framework` knows, sorted; no file is opened."""
+    return tuple(sorted(path.stem for path in DATA.glob("*.yaml")))
+
+
+def load_framework(name: str) -> FrameworkRules:
+    """The rules of one framework; case, spaces and punctuation of the name do not matter.
+
+    Raises InvalidInputError with the closest names for an unknown one.
+    """
+    wanted = _key(name)
+    known = framework_names()
+    match = next((candidate for candidate in known if _key(candidate) == wanted), None)
+    if match is None:
+        raise InvalidInputError(
+            f"unknown framework {name[:60]!r}", accepted=", ".join(known), suggestion=nearest(name, known)
+        )
+    return _load(match)
+
+
+def load_frameworks() -> tuple[FrameworkRules, ...]:
+    """All frameworks, by name."""
+    return tuple(_load(name) for name in framework_names())
+
+
+def _key(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+@cache
+def _load(name: str) -> FrameworkRules:
+    path = DATA / f"{name}.yaml"
+    # The loader builds plain values only.
+    raw = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    where = path.name
+    values = _mapping(raw, where)
+    backends = tuple(
+        _build(TrainerBackend, _mapping(item, where), f"{where}: backends[{i}]", {})
+        for i, item in enumerate(_list(values.pop("backends", None), f"{where}: backends"))
+    )
+    extra: dict[str, object] = {
+        "backends": backends,
+        "algorithms": frozenset(map(str, _list(values.pop("algorithms", None), f"{where}: algorithms"))),
+        "must_share": _worker_sets(values.pop("must_share", None), f"{where}: must_share"),
+        "may_share": _worker_sets(values.pop("may_share", None), f"{where}: may_share"),
+        "evidence": tuple((k, str(v)) for k, v in _mapping(values.pop("evidence", None), where).items()),
+    }
+    return _build(FrameworkRules, values, where, extra)
+
+
+def _build(target: Callable[..., T], values: dict[str, object], where: str, extra: dict[str, object]) -> T:
+    known = [field.name for field in fields(cast("type[FrameworkRules]", target))]
+    for key in values:
+        if key not in known:
+            raise InvalidInputError(f"unknown key {key!r}", where=where, suggestion=nearest(key, known))
+    missing = [key for key in known if key not in values and key not in extra]
+    if missing:
+        raise InvalidInputError(f"{', '.join(missing)} missing", where=where)
+    built = {key: _value(key, value, f"{where}: {key}") for key, value in values.items()}
+    return target(**built, **extra)
+
+
+def _value(key: str, value: object, where: str) -> object:
+    if key in _SETS:
+        return _members(_SETS[key], value, where)
+    if key in ("name", "title", "version"):
+        return str(value)
+    if not isinstance(value, int):
+        raise InvalidInputError(f"{value!r} is not accepted", where=where, accepted="a whole number, true or false")
+    return value
+
+
+def _members(kind: type[E], value: object, where: str) -> frozenset[E]:
+    known = [str(member) for member in kind]
+    result: set[E] = set()
+    for item in _list(value, where):
+        if item not in known:
+            raise InvalidInputError(f"unknown {item!r}", where=where, accepted=", ".join(known))
+        result.add(kind(str(item)))
+    return frozenset(result)
+
+
+def _worker_sets(value: object, where: str) -> tuple[frozenset[WorkerName], ...]:
+    return tuple(_members(WorkerName, item, where) for item in _list(value, where))
+
+
+def _mapping(value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidInputError("keys and values expected", where=where)
+    return {str(key): item for key, item in value.items()}
+
+
+def _list(value: object, where: str) -> list[object]:
+    if not isinstance(value, list):
+        raise InvalidInputError("a list expected", where=where)
+    return list(value)
