@@ -1,0 +1,430 @@
+"""A plan for a terminal: answer first, then where, how, why it takes that long, what fits, and what was assumed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from planner.domain.plan import Placement, Plan, ScheduledStage, Status
+from planner.domain.stages import StageName, WorkerName
+from planner.report.words import arrangement, largest, percent, quantity, rests_on_defaults, strategy_words, term_words
+from planner.units import format_bytes, format_seconds
+
+MAX_WIDTH = 100
+MIN_WIDTH = 60
+_BAR = 10
+_SHOWN_TERMS = 5
+_STATUS_STYLE = {Status.OPTIMAL: "bold green", Status.FEASIBLE: "bold yellow"}
+_SHORT = {
+    "reference log-prob": "ref",
+    "old log-prob": "old",
+    "actor update": "actor",
+    "critic update": "critic",
+    "critic value": "value",
+    "weight sync": "sync",
+}
+
+
+def print_plan(plan: Plan, stream: TextIO) -> None:
+    """Writes the report; with colours only to a terminal, and never wider than MAX_WIDTH."""
+    print_renderable(render(plan, width=_width(stream)), stream)
+
+
+def print_renderable(renderable: RenderableType, stream: TextIO) -> None:
+    """Writes any renderable: to a terminal with colours, elsewhere as plain text of MAX_WIDTH."""
+    if stream.isatty():
+        Console(file=stream, highlight=False, width=_width(stream)).print(renderable)
+    else:
+        stream.write(plain(renderable))
+
+
+def _width(stream: TextIO) -> int:
+    return max(MIN_WIDTH, min(Console(file=stream).width, MAX_WIDTH)) if stream.isatty() else MAX_WIDTH
+
+
+def plan_report(plan: Plan, *, width: int = MAX_WIDTH) -> str:
+    """The report as plain text without trailing spaces."""
+    return plain(render(plan, width=width), width=width)
+
+
+def plain(renderable: RenderableType, *, width: int = MAX_WIDTH) -> str:
+    """Any renderable as plain text without trailing spaces."""
+    buffer = io.StringIO()
+    Console(file=buffer, width=width, color_system=None, highlight=False, force_terminal=False).print(renderable)
+    return "".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines())
+
+
+def render(plan: Plan, *, width: int = MAX_WIDTH) -> Group:
+    """The whole report."""
+    sections: list[RenderableType] = [_headline(plan)]
+    sections += _section("Device groups", _device_groups(plan))
+    sections += _section("Stages", _stages(plan))
+    sections += _section("Timeline", _timeline(plan, width))
+    sections += _section("GPU memory at each stage's worst instant", _gpu_memory(plan))
+    sections += _section("Host RAM", _host_ram(plan))
+    sections += _section("Search", _search(plan))
+    sections += _section("Frameworks", _frameworks(plan))
+    sections += _section("Alternatives", _alternatives(plan))
+    sections += _section("Assumptions (not given, so assumed)", _assumptions(plan))
+    return Group(*sections)
+
+
+def _section(title: str, body: RenderableType | None) -> list[RenderableType]:
+    """A titled block, or nothing for an empty body."""
+    return [] if body is None else [Text(), Text(title, style="bold cyan"), Padding(body, (0, 0, 0, 2))]
+
+
+def _table(*, header: bool = False) -> Table:
+    return Table(box=None, show_header=header, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+
+
+# ---------------------------------------------------------------------------------------------- headline
+
+
+def _headline(plan: Plan) -> Group:
+    work = plan.workload
+    pools = " + ".join(f"{pool.num_gpus} x {pool.node.gpu.name}" for pool in plan.cluster.pools)
+    title = Text.assemble(
+        (f"{work.algorithm.title} on {work.actor.id}", "bold"),
+        f" · {pools}",
+        f" · for {plan.limits.framework}" if plan.limits.framework else "",
+        f" · {arrangement(plan)}, synchronous" if arrangement(plan) else "",
+    )
+    job = Text(
+        f"{work.num_prompts:,} prompts x {work.group_size}; prompt up to {work.prompt_max_tokens:,}, "
+        f"response up to {work.response.max_tokens:,} (mean {work.response.mean_tokens:,.0f}) tokens",
+        style="dim",
+    )
+    lines = [title, job, Text(), _answer(plan), _proof(plan), *_limits(plan)]
+    if rests_on_defaults(plan):
+        lines.append(
+            Text("This plan rests on defaults alone: check the assumptions below before you rely on it.", "yellow")
+        )
+    return Group(*lines)
+
+
+def _answer(plan: Plan) -> Text:
+    gpu_hours = plan.time_s * plan.cluster.num_gpus / 3600.0
+    cost = f"{plan.usd:,.2f} USD" if plan.usd is not None else f"{gpu_hours:.2f} GPU-hours (no price known)"
+    parts = [
+        Text.assemble((format_seconds(plan.time_s), "bold"), " per iteration"),
+        Text.assemble((f"{plan.tokens_per_s_per_gpu:,.0f}", "bold"), " tokens/s/GPU"),
+        Text.assemble((cost, "bold"), " per iteration"),
+    ]
+    if plan.num_gpus != plan.cluster.num_gpus:
+        parts.append(Text(f"{plan.num_gpus} of {plan.cluster.num_gpus} GPUs used"))
+    return Text(" · ").join(parts)
+
+
+def _limits(plan: Plan) -> list[Text]:
+    """The user's limits, all of which the plan keeps."""
+    limits = plan.limits
+    parts = [
+        f"{format_seconds(limits.max_iteration_s)} per iteration" if limits.max_iteration_s is not None else "",
+        f"{limits.max_usd_per_iteration:,.2f} USD per iteration" if limits.max_usd_per_iteration is not None else "",
+        f"{limits.max_gpus:,} GPUs" if limits.max_gpus is not None else "",
+    ]
+    given = [part for part in parts if part]
+    return [Text(f"within the limits: at most {', '.join(given)}", style="dim")] if given else []
+
+
+def _proof(plan: Plan) -> Text:
+    bound = quantity(plan.bound, plan.objective_unit)
+    style = _STATUS_STYLE.get(plan.status, "bold red")
+    gap = f"{plan.limits.objective.value}: lower bound {bound}, gap {percent(plan.gap_ratio)}"
+    if plan.search.num_priced == 0 or plan.search.num_structures == 0:
+        return Text("Priced as given; nothing was searched.", "dim")
+    if plan.status is Status.OPTIMAL:
+        return Text.assemble(("proven optimal", style), f" in the declared space, {gap}")
+    return Text.assemble((plan.status.value, style), f", best found but not proven optimal, {gap}")
+
+
+# ---------------------------------------------------------------------------------------------- where and how
+
+
+def _device_groups(plan: Plan) -> Table:
+    table = _table()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for group in plan.device_groups:
+        stages = [item.stage.value for item in plan.schedule if group.id in item.device_groups]
+        last = group.first_gpu + group.num_gpus - 1
+        nodes = f"{group.num_nodes} node{'s' if group.num_nodes != 1 else ''}"
+        where = f"{group.num_gpus} x {group.gpu}, {nodes}, GPU {group.first_gpu}-{last} of {group.pool}"
+        table.add_row(group.id, where, ", ".join(stages))
+    return table
+
+
+def _stages(plan: Plan) -> Table:
+    table = _table(header=True)
+    table.add_column("stage", style="bold", no_wrap=True)
+    table.add_column("group", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("strategy, and below it what bounds the stage", ratio=1)
+    shown: dict[tuple[WorkerName, str], StageName] = {}
+    for placement in plan.placements:
+        table.add_row(
+            placement.stage.value,
+            _groups_of(plan, placement),
+            format_seconds(placement.time_s) if placement.time_s else "~0 s",
+            percent(placement.time_s / plan.time_s) if plan.time_s else "",
+            _how(placement, shown),
+        )
+    return table
+
+
+def _how(placement: Placement, shown: dict[tuple[WorkerName, str], StageName]) -> Text:
+    """Strategy and bound. A worker has one strategy: its later stages refer to the first in `shown`."""
+    trains = placement.worker not in (WorkerName.REFERENCE, WorkerName.REWARD_MODEL)
+    words = Text(strategy_words(placement.strategy, trains=trains))
+    if placement.worker is not None:
+        first = shown.setdefault((placement.worker, words.plain), placement.stage)
+        if first is not placement.stage:
+            words = Text(f"the same strategy as {first.value}", style="dim")
+    bound = _bound_words(placement)
+    return Text("\n").join([line for line in (words, bound) if line.plain])
+
+
+def _groups_of(plan: Plan, placement: Placement) -> str:
+    """All groups that the stage occupies: the weight sync occupies two when engine and trainer are apart."""
+    scheduled = next((item for item in plan.schedule if item.stage is placement.stage), None)
+    groups = scheduled.device_groups if scheduled is not None else ()
+    return "+".join(groups) or placement.device_group or "host"
+
+
+def _bound_words(placement: Placement) -> Text:
+    top = largest(placement.time_terms, count=3, least_ratio=0.08)
+    details = ", ".join(f"{name} {percent(share)}" for name, share in top)
+    return Text.assemble((placement.bound_by, "magenta"), (f": {details}" if details else "", "dim"))
+
+
+# ---------------------------------------------------------------------------------------------- when
+
+
+def _timeline(plan: Plan, width: int) -> Table | None:
+    if not plan.schedule or plan.time_s <= 0:
+        return None
+    cells = max(30, width - 2 - 8)
+    table = _table()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True, overflow="crop")
+    rows = [(group.id, [s for s in plan.schedule if group.id in s.device_groups]) for group in plan.device_groups]
+    ids = {group.id for group in plan.device_groups}
+    on_host = [s for s in plan.schedule if not ids & set(s.device_groups) and s.end_s > s.start_s]
+    for name, items in [*rows, *([("host", on_host)] if on_host else [])]:
+        table.add_row(name, _lane(items, plan.time_s, cells))
+    end = format_seconds(plan.time_s)
+    table.add_row("", Text("0 s" + " " * (cells - 3 - len(end)) + end, style="dim"))
+    return table
+
+
+_LANE_STYLES = ("white on blue", "black on cyan", "black on green", "black on yellow", "white on magenta")
+
+
+def _lane(items: list[ScheduledStage], total_s: float, cells: int) -> Text:
+    """One device group over time: `[rollout      ][ref][actor    ]`; dots are idle time."""
+    lane, position = Text(), 0
+    for index, item in enumerate(sorted(items, key=lambda s: (s.start_s, s.end_s))):
+        start, end = round(item.start_s / total_s * cells), round(item.end_s / total_s * cells)
+        start = max(start, position)
+        if end <= start:
+            continue
+        lane.append("." * (start - position), style="dim")
+        lane.append(_block(item.stage.value, end - start), style=_LANE_STYLES[index % len(_LANE_STYLES)])
+        position = end
+    lane.append("." * (cells - position), style="dim")
+    return lane
+
+
+def _block(name: str, size: int) -> str:
+    if size < 3:
+        return "|" * size
+    label = name if len(name) <= size - 2 else _SHORT.get(name, name)
+    return f"[{label[: size - 2]:-<{size - 2}}]"
+
+
+# ---------------------------------------------------------------------------------------------- what fits
+
+
+def _gpu_memory(plan: Plan) -> Table | None:
+    held = [(placement, placement.gpu_memory) for placement in plan.placements if placement.gpu_memory is not None]
+    if not held:
+        return None
+    # One limit for all stages goes into the header; with several pools each row names its own.
+    limits = {memory.usable_bytes for _, memory in held}
+    table = _table(header=True)
+    table.add_column("stage", style="bold", no_wrap=True)
+    table.add_column("peak", justify="right", no_wrap=True)
+    table.add_column(f"of {format_bytes(min(limits))} usable" if len(limits) == 1 else "of usable", no_wrap=True)
+    table.add_column("instant: largest terms in GiB", ratio=1)
+    for placement, memory in held:
+        ratio = memory.peak_bytes / memory.usable_bytes
+        limit = f" of {format_bytes(memory.usable_bytes)}" if len(limits) > 1 else ""
+        table.add_row(
+            placement.stage.value,
+            format_bytes(memory.peak_bytes),
+            Text.assemble(_bar(ratio), f" {percent(ratio)}{limit}"),
+            Text.assemble((memory.instant, "magenta"), (f": {_sizes((t.name, t.value) for t in memory.terms)}", "dim")),
+        )
+    return table
+
+
+def _sizes(terms: Iterable[tuple[str, float]]) -> str:
+    """The largest terms in GiB, largest first, and the sum of the others."""
+    ranked = sorted(terms, key=lambda term: (-term[1], term[0]))
+    shown = [(name, value) for name, value in ranked[:_SHOWN_TERMS] if value >= 0.05 * 2**30]
+    rest = sum(value for _, value in ranked[len(shown) :])
+    words = [f"{term_words(name)} {value / 2**30:.1f}" for name, value in shown]
+    return ", ".join([*words, *([f"others {rest / 2**30:.1f}"] if rest >= 0.05 * 2**30 else [])])
+
+
+def _bar(ratio: float) -> Text:
+    filled = min(_BAR, round(ratio * _BAR))
+    style = "red" if ratio > 1 else "yellow" if ratio > 0.95 else "green"
+    return Text("#" * filled, style=style) + Text("-" * (_BAR - filled), style="dim")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeLoad:
+    """Host RAM of the fullest node of a pool: (worker: term, bytes), and what the node has."""
+
+    pool: str
+    terms: tuple[tuple[str, float], ...]
+    usable_bytes: float
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(value for _, value in self.terms)
+
+
+def _node_loads(plan: Plan) -> list[_NodeLoad]:
+    """Workers hold host RAM on every node of their group; a node's load is the sum over its workers."""
+    held: dict[tuple[str, int], dict[str, float]] = {}
+    usable: dict[str, float] = {}
+    groups = {group.id: group for group in plan.device_groups}
+    largest_of: dict[tuple[str, str], Placement] = {}
+    for placement in plan.placements:
+        if placement.host_ram is None or placement.device_group not in groups:
+            continue
+        key = (placement.device_group, placement.worker.value if placement.worker else placement.stage.value)
+        before = largest_of.get(key)
+        if before is None or before.host_ram is None or placement.host_ram.peak_bytes > before.host_ram.peak_bytes:
+            largest_of[key] = placement
+    for (group_id, holder), placement in largest_of.items():
+        group, host = groups[group_id], placement.host_ram
+        assert host is not None
+        usable[group.pool] = host.usable_bytes
+        per_node = plan.cluster.pool(group.pool).node.gpus_per_node
+        for index in range(group.first_gpu // per_node, (group.first_gpu + group.num_gpus - 1) // per_node + 1):
+            node = held.setdefault((group.pool, index), {})
+            node.update({f"{holder} {term_words(t.name)}": t.value for t in host.terms if t.value > 0})
+    loads: list[_NodeLoad] = []
+    for pool in plan.cluster.pools:
+        nodes = [tuple(sorted(terms.items())) for (name, _), terms in sorted(held.items()) if name == pool.name]
+        if nodes:
+            fullest = max(nodes, key=lambda terms: sum(value for _, value in terms))
+            loads.append(_NodeLoad(pool=pool.name, terms=fullest, usable_bytes=usable[pool.name]))
+    return loads
+
+
+def _host_ram(plan: Plan) -> Table | None:
+    loads = _node_loads(plan)
+    if not loads:
+        return None
+    table = _table()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1)
+    for load in loads:
+        ratio = load.total_bytes / load.usable_bytes
+        table.add_row(
+            f"{load.pool}, per node",
+            format_bytes(load.total_bytes),
+            Text.assemble(_bar(ratio), f" {percent(ratio)} of {format_bytes(load.usable_bytes)}"),
+            f"GiB: {_sizes(load.terms)}" if load.terms else "",
+        )
+    return table
+
+
+# ---------------------------------------------------------------------------------------------- proof and context
+
+
+def _search(plan: Plan) -> Table | None:
+    search = plan.search
+    if search.num_priced == 0 and search.num_structures == 0:
+        return None
+    table = _table()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(ratio=1)
+    rejected = sorted(search.num_rejected, key=lambda reason: (-reason.value, reason.name))
+    table.add_row("priced", f"{search.num_priced:,} candidates, {search.num_pruned:,} of them pruned as never better")
+    if rejected:
+        total = sum(reason.value for reason in rejected)
+        reasons = ", ".join(f"{reason.name} {reason.value:,.0f}" for reason in rejected)
+        table.add_row("rejected", f"{total:,.0f}: {reasons}")
+    closed = (
+        f"{search.num_structures:,} groupings of stages, {search.num_structures_solved:,} solved by {search.solver}"
+    )
+    table.add_row("structures", f"{closed}, the others excluded by bounds")
+    if plan.run is not None:
+        table.add_row(
+            "run",
+            f"{format_seconds(plan.run.time_s)}, first plan after {format_seconds(plan.run.time_to_first_s)}, "
+            f"peak {format_bytes(plan.run.peak_rss_bytes)} of RAM",
+        )
+    return table
+
+
+def _frameworks(plan: Plan) -> Table | None:
+    if not plan.frameworks:
+        return None
+    table = _table()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(ratio=1)
+    for verdict in plan.frameworks:
+        can = Text("can run this plan", style="green")
+        cannot = Text.assemble(("cannot", "yellow"), ": " + "; ".join(verdict.reasons))
+        table.add_row(verdict.framework, can if verdict.can_run else cannot)
+    return table
+
+
+def _alternatives(plan: Plan) -> Table | None:
+    if not plan.alternatives:
+        return None
+    table = _table()
+    table.add_column(justify="right", style="bold", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1)
+    for other in plan.alternatives:
+        change = (other.time_s / plan.time_s - 1) if plan.time_s else 0.0
+        table.add_row(
+            format_seconds(other.time_s),
+            f"{change:+.1%}".replace("%", " %"),
+            f"{other.num_gpus} GPUs",
+            other.description,
+        )
+    return table
+
+
+def _assumptions(plan: Plan) -> Table | None:
+    if not plan.assumptions:
+        return None
+    table = _table()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(ratio=5)
+    table.add_column(ratio=6, style="dim")
+    for item in plan.assumptions:
+        source = "" if item.source == "default" else f" ({item.source})"
+        table.add_row(item.what, f"{item.value}{source}", item.effect)
+    return table

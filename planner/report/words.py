@@ -1,0 +1,120 @@
+"""Domain values in words, the same words everywhere (see docs/glossary)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planner.domain.plan import NamedValue, Plan
+from planner.domain.stages import StageName
+from planner.domain.strategy import EngineIdle, Offload, Recompute, Sharding, Strategy, TrainerStrategy
+from planner.files.workload import KEY_INPUTS
+from planner.units import format_bytes, format_seconds
+
+
+def strategy_words(strategy: Strategy | None, *, trains: bool = True) -> str:
+    """`'tp 4 pp 2 dp 4, zero1, full recompute'` or `'8 engines of tp 4, ...'`; empty for None.
+
+    A worker that only runs forward passes (`trains` False) has no recomputation.
+    """
+    if strategy is None:
+        return ""
+    if isinstance(strategy, TrainerStrategy):
+        return ", ".join(_trainer_words(strategy, trains))
+    engines = f"{strategy.num_engines} engine{'s' if strategy.num_engines != 1 else ''} of "
+    idle = "sleeping when idle" if strategy.idle is EngineIdle.SLEEP else "always resident"
+    return ", ".join(
+        (
+            engines + degrees(("tp", strategy.tp), ("pp", strategy.pp), ("ep", strategy.ep), always=("tp",)),
+            f"{strategy.max_num_seqs:,} sequences each",
+            f"{percent(strategy.engine_fraction)} of GPU memory",
+            idle,
+        )
+    )
+
+
+def _trainer_words(strategy: TrainerStrategy, trains: bool) -> list[str]:
+    shape = degrees(
+        ("tp", strategy.tp), ("pp", strategy.pp), ("vpp", strategy.vpp), ("cp", strategy.cp), ("dp", strategy.dp),
+        ("ep", strategy.ep), ("etp", strategy.etp if strategy.ep > 1 else 1), always=("dp",),
+    )  # fmt: skip
+    sharding = strategy.sharding.value
+    replicas = strategy.dp * strategy.cp // strategy.shard_ranks
+    if strategy.sharding is not Sharding.DDP and replicas > 1:
+        sharding += f" over {strategy.shard_ranks} ranks"
+    words = [shape, sharding]
+    if strategy.cp > 1:
+        words.append(strategy.context_parallel.value)
+    if trains:
+        words.append(
+            "no recompute" if strategy.recompute is Recompute.NONE else f"{strategy.recompute.value} recompute"
+        )
+        words.append(f"{strategy.micro_batch_tokens:,} tokens per micro-batch")
+    else:
+        words.append(f"{strategy.inference_tokens:,} tokens per pass")
+    if strategy.offload is not Offload.NONE:
+        words.append(strategy.offload.value)
+    return words
+
+
+def degrees(*values: tuple[str, int], always: tuple[str, ...] = ()) -> str:
+    """Degrees above 1, and those named in `always`: `'tp 4 dp 2'`."""
+    return " ".join(f"{name} {value}" for name, value in values if value > 1 or name in always)
+
+
+def largest(terms: Iterable[NamedValue], *, count: int, least_ratio: float) -> list[tuple[str, float]]:
+    """(name in words, share of the sum) of the largest terms, at most `count` and none below `least_ratio`."""
+    listed = list(terms)
+    total = sum(term.value for term in listed)
+    if total <= 0:
+        return []
+    ranked = sorted(listed, key=lambda term: (-term.value, term.name))[:count]
+    return [(term_words(t.name), t.value / total) for t in ranked if t.value / total >= least_ratio]
+
+
+def term_words(name: str) -> str:
+    """`'weight_read'` -> `'weight read'`; `'idle: reference'` -> `'idle reference'`."""
+    return name.replace("_", " ").replace("idle: ", "idle ")
+
+
+def quantity(value: float, unit: str) -> str:
+    """A value of an objective with its unit."""
+    if unit == "s":
+        return format_seconds(value)
+    if unit == "bytes":
+        return format_bytes(value)
+    return f"{value:,.2f} {unit}" if value != round(value) else f"{value:,.0f} {unit}"
+
+
+def percent(ratio: float) -> str:
+    """`'37%'`; small shares keep the digits that say something, and only an exact zero reads 0."""
+    if ratio == 0:
+        return "0%"
+    if ratio < 0.0001:
+        return "<0.01%"
+    if ratio < 0.01:
+        return f"{ratio:.2%}"
+    return f"{ratio:.0%}" if ratio >= 0.1 else f"{ratio:.1%}"
+
+
+def arrangement(plan: Plan) -> str:
+    """`colocated`, `disaggregated` or `hybrid`, from how the device groups of rollout and training overlap."""
+    groups = {(group.pool, group.id): frozenset(group.ranks) for group in plan.device_groups}
+    of = {group.id: group.pool for group in plan.device_groups}
+    used = {
+        placement.stage: (of[placement.device_group], groups[of[placement.device_group], placement.device_group])
+        for placement in plan.placements
+        if placement.device_group in of
+    }
+    rollout, update = used.get(StageName.ROLLOUT), used.get(StageName.ACTOR_UPDATE)
+    if rollout is None or update is None:
+        return ""
+    parts = [(pool, ranks) for (pool, _), ranks in groups.items()]
+    apart = all(a[0] != b[0] or not a[1] & b[1] for i, a in enumerate(parts) for b in parts[:i])
+    if rollout == update:
+        return "colocated" if len(groups) == 1 else "hybrid"
+    return "disaggregated" if apart else "hybrid"
+
+
+def rests_on_defaults(plan: Plan) -> bool:
+    """True when the user gave nothing but the model and perhaps the hardware."""
+    return {assumption.what for assumption in plan.assumptions} >= KEY_INPUTS
