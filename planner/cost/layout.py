@@ -42,6 +42,7 @@ class ModelTotals:
     dense_body_params: float
     """Stored outside the vocabulary tables and routed experts."""
     expert_params: float
+    num_expert_layers: int
     table_params: float
     num_tables: int
     """2 unless the embedding is tied or there is no vocabulary head."""
@@ -107,6 +108,7 @@ def model_totals(model: Model, has_vocabulary_head: bool) -> ModelTotals:
         vocab_size=model.vocab_size,
         dense_body_params=float(model.extra_params + sum(x.num_layers * x.dense_params for x in layers)),
         expert_params=float(model.num_expert_params),
+        num_expert_layers=sum(x.num_layers for x in layers if x.mlp.is_moe),
         table_params=float(model.embedding_params),
         num_tables=2 if has_vocabulary_head and not model.is_embedding_tied else 1,
         has_head=has_vocabulary_head,
@@ -164,6 +166,8 @@ class Layout:
     per_cp: FloatArray
     depth_ratio: FloatArray
     """Share of all layers on the pipeline rank with most of them."""
+    expert_depth_ratio: FloatArray
+    """Share of all MoE layers on the pipeline rank with most of them."""
     dense_params: FloatArray
     """Non-expert parameters on the fullest rank, vocabulary tables included."""
     table_params: FloatArray
@@ -189,6 +193,20 @@ class Layout:
     """1 where pipeline neighbours may sit in different scale-up domains."""
 
 
+_MOST_LEADING_RATIO = 0.25
+
+
+def _expert_depth_ratio(totals: ModelTotals, rank_layers: FloatArray, depth_ratio: FloatArray) -> FloatArray:
+    """Few dense layers among MoE layers lead the stack (DeepSeek), so other ranks hold MoE layers only.
+
+    More dense layers than a quarter alternate with MoE layers (Llama 4) and spread evenly.
+    """
+    num_dense = totals.num_layers - totals.num_expert_layers
+    if num_dense == 0 or num_dense > _MOST_LEADING_RATIO * totals.num_layers:
+        return depth_ratio
+    return np.minimum(rank_layers * (1.0 / totals.num_expert_layers), 1.0)
+
+
 def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
     """Derived columns of `table` for one model on one kind of node."""
     tp, pp, cp = table.tp, table.pp, table.cp
@@ -198,7 +216,9 @@ def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
     states = dp * cp
     expert_width = table.ep * table.etp
     chunk = pp * table.vpp
-    depth_ratio = np.ceil(totals.num_layers / chunk) * table.vpp * (1.0 / totals.num_layers)
+    rank_layers = np.ceil(totals.num_layers / chunk) * table.vpp
+    depth_ratio = rank_layers * (1.0 / totals.num_layers)
+    expert_depth_ratio = _expert_depth_ratio(totals, rank_layers, depth_ratio)
     tables = np.where(pp > 1.0, 1.0, float(totals.num_tables)) * totals.table_params * per_tp
     sharding = table.sharding.astype(np.intp)
     is_sharded = sharding != SHARDINGS.index(Sharding.DDP)
@@ -210,9 +230,10 @@ def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
         per_tp=per_tp,
         per_cp=per_cp,
         depth_ratio=depth_ratio,
+        expert_depth_ratio=expert_depth_ratio,
         dense_params=depth_ratio * totals.dense_body_params * per_tp + tables,
         table_params=tables,
-        expert_params=depth_ratio * totals.expert_params / expert_width if totals.experts else np.zeros_like(tp),
+        expert_params=expert_depth_ratio * totals.expert_params / expert_width if totals.experts else np.zeros_like(tp),
         per_shard=per_shard,
         per_expert_shard=(
             np.where(is_sharded, states / (table.shard_ranks * expert_dp), 1.0) if totals.experts else per_shard

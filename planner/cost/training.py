@@ -359,7 +359,7 @@ def _training_terms(
     gemm_body = matmul * depth * (1.0 + backward_ratio)
     attention = one.attention * depth * (1.0 + ATTENTION_BACKWARD_RATIO)
     recompute = forward * is_full + _selective_s(one.tokens, at, job, site) * depth
-    tp_up, tp_out = _training_tp_s(one, at, is_full, backward_ratio)
+    tp_up, tp_out, tp_hidden = _training_tp_s(one, at, is_full, backward_ratio)
     cp_up = (one.cp[0] * (1.0 + is_full) + one.cp_backward[0]) * depth
     cp_out = (one.cp[1] * (1.0 + is_full) + one.cp_backward[1]) * depth
     exchanges = depth * (2.0 + is_full)
@@ -370,8 +370,13 @@ def _training_terms(
     body = compute + launch + tp_up + tp_out + cp_up + cp_out + ep_up + ep_out
     head = one.head * (1.0 + backward_ratio)
     number = batches.number * num_steps
-    backward_compute = compute - forward
-    dp_up, dp_out = _data_parallel_s(job, batches, table, at, site, forward, backward_compute)
+    # What hides a ring exchange or a TP collective cannot hide data-parallel traffic as well.
+    ring_hides = attention * (table.cp > 1.0)
+    window_forward = forward - ring_hides / (1.0 + ATTENTION_BACKWARD_RATIO)
+    window_backward = np.maximum(OVERLAP_WINDOW_RATIO * (compute - ring_hides - window_forward) - tp_hidden, 0.0)
+    dp_up, dp_out = _data_parallel_s(
+        job, batches, table, at, site, OVERLAP_WINDOW_RATIO * window_forward, window_backward
+    )
     transfer = _pipeline_transfer_s(one.tokens, batches.number, table, at, site, forward)
     gpu_step, cpu_step = _optimizer_s(states, at, flags, site)
     reload, switch = _training_reload_s(states, flags, at, site)
@@ -410,26 +415,25 @@ def _selective_s(tokens: FloatArray, at: Layout, job: TrainerJob, site: Site) ->
 
 def _training_tp_s(
     one: _Forward, at: Layout, is_full: FloatArray, backward_ratio: float
-) -> tuple[FloatArray, FloatArray]:
-    """Exposed TP collectives of one micro-batch on one stage.
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """TP collectives of one micro-batch on one stage: exposed (scale-up, scale-out), and hidden seconds.
 
     Forward: all-gathers and reduce-scatters, again when recomputed. Backward: the all-gather of the output
     gradient is exposed; the all-gather of the input (for weight gradients) and the reduce-scatter of the input
     gradient hide behind dense backward products as far as those last.
     """
+    zero = np.zeros_like(one.dense)
     if not at.tp.communicates:
-        return one.dense * 0.0, one.dense * 0.0
+        return zero, zero, zero
     pair_up = one.tp_gather[0] + one.tp_scatter[0]
     pair_out = one.tp_gather[1] + one.tp_scatter[1]
     hideable = pair_up + pair_out
-    window = OVERLAP_WINDOW_RATIO * backward_ratio * one.dense
-    left = np.maximum(1.0 - window / np.maximum(hideable, _TINY), 0.0)
-    repeats = 1.0 + is_full + left
+    hidden = np.minimum(hideable, OVERLAP_WINDOW_RATIO * backward_ratio * one.dense)
+    repeats = 2.0 + is_full - hidden / np.maximum(hideable, _TINY)
     depth = at.depth_ratio
     scale_up = (pair_up * repeats + one.tp_gather[0]) * depth
-    if not at.tp.crosses:
-        return scale_up, pair_out
-    return scale_up, (pair_out * repeats + one.tp_gather[1]) * depth
+    scale_out = (pair_out * repeats + one.tp_gather[1]) * depth if at.tp.crosses else zero
+    return scale_up, scale_out, hidden * depth
 
 
 def _pipeline_transfer_s(
@@ -439,7 +443,7 @@ def _pipeline_transfer_s(
     """Exposed sends of one optimizer step (or, without `forward_s`, of one forward-only pass).
 
     1F1B waits for each send: m + p - 1 forward and as many backward messages. Interleaving overlaps steady
-    sends with the compute of a chunk and exposes what is left of them, and the sends that fill the pipeline.
+    sends with half of a chunk's forward compute and exposes what is left, and the sends that fill the pipeline.
     """
     has_pipeline = table.pp > 1.0
     if not has_pipeline.any():
@@ -452,7 +456,7 @@ def _pipeline_transfer_s(
     is_interleaved = table.vpp > 1.0
     steady = np.where(
         is_interleaved,
-        table.vpp * np.maximum(send - OVERLAP_WINDOW_RATIO * forward_s / table.vpp, 0.0),
+        np.maximum(table.vpp * send - (0.5 * OVERLAP_WINDOW_RATIO) * forward_s, 0.0),
         send,
     )
     return has_pipeline * 2.0 * (num_micro_batches * steady + fill * send)
@@ -464,7 +468,7 @@ def _data_parallel_s(
 ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
     """Exposed (scale-up, scale-out) of data-parallel collectives in one optimizer step.
 
-    `forward` and `backward` are the compute seconds of one micro-batch on one stage, behind which they hide.
+    `forward` and `backward` are the windows, in seconds of one micro-batch on one stage, behind which they hide.
     """
     scale_up = np.zeros_like(forward)
     scale_out = np.zeros_like(forward)
@@ -474,12 +478,14 @@ def _data_parallel_s(
         gathered = _gather_per_micro_batch_s(at, site, forward, backward, has_gradients=not is_lora)
         scale_up += is_zero3 * batches.number * gathered[0]
         scale_out += is_zero3 * batches.number * gathered[1]
-        if not is_lora and bool((at.shard.num_ranks < at.dp * table.cp).any()):
-            replica = _replica_reduce_s(table, at, site, backward)
-            scale_up += is_zero3 * replica[0]
-            scale_out += is_zero3 * replica[1]
-    if is_lora or is_zero3.all():
+    if is_lora:
         # adapter gradients are a few MB: their all-reduce is inside the optimizer's host time
+        return scale_up, scale_out
+    if bool((at.shard.num_ranks < at.dp * table.cp).any()):
+        replica = _replica_reduce_s(table, at, site)
+        scale_up += replica[0]
+        scale_out += replica[1]
+    if is_zero3.all():
         return scale_up, scale_out
     reduced = _reduce_once_s(at, site, batches, forward, backward)
     return scale_up + ~is_zero3 * reduced[0], scale_out + ~is_zero3 * reduced[1]
@@ -520,9 +526,9 @@ def _reduce_once_s(
         gather_up += up
         gather_out += out
     floor = 1.0 / (at.depth_ratio * at.totals.num_layers)
-    behind_backward = _exposed((reduce_up, reduce_out), OVERLAP_WINDOW_RATIO * backward, floor)
+    behind_backward = _exposed((reduce_up, reduce_out), backward, floor)
     # the gather of a DDP all-reduce also runs in backward; its window is what the reduce left, taken as forward's
-    behind_forward = _exposed((gather_up, gather_out), OVERLAP_WINDOW_RATIO * forward, floor)
+    behind_forward = _exposed((gather_up, gather_out), forward, floor)
     repeats = np.where(at.sharding == memory.ZERO2_CODE, batches.number, 1.0)
     return (
         repeats * behind_backward[0] + behind_forward[0],
@@ -545,7 +551,7 @@ def _gather_per_micro_batch_s(
     layers = at.depth_ratio * totals.num_layers
     root_ratio = at.table_params / per_layer
     gather = collective_s(CollectiveOp.ALL_GATHER, 2.0 * per_layer, at.shard, site.node)
-    in_forward = _exposed((gather[0] * layers, gather[1] * layers), OVERLAP_WINDOW_RATIO * forward, 1.0 / layers)
+    in_forward = _exposed((gather[0] * layers, gather[1] * layers), forward, 1.0 / layers)
     scale_up = in_forward[0] + root_ratio * gather[0]
     scale_out = in_forward[1] + root_ratio * gather[1]
     if backward is None:
@@ -556,19 +562,21 @@ def _gather_per_micro_batch_s(
         traffic_up, traffic_out = gather[0] + reduce[0], gather[1] + reduce[1]
         scale_up += root_ratio * reduce[0]
         scale_out += root_ratio * reduce[1]
-    in_backward = _exposed((traffic_up * layers, traffic_out * layers), OVERLAP_WINDOW_RATIO * backward, 1.0 / layers)
+    in_backward = _exposed((traffic_up * layers, traffic_out * layers), backward, 1.0 / layers)
     return scale_up + in_backward[0], scale_out + in_backward[1]
 
 
-def _replica_reduce_s(
-    table: TrainerTable, at: Layout, site: Site, backward: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """HSDP: all-reduce of fp32 gradient shards across replicas of the shard group, behind the last backward."""
+def _replica_reduce_s(table: TrainerTable, at: Layout, site: Site) -> tuple[FloatArray, FloatArray]:
+    """HSDP: all-reduce of fp32 gradient shards across replicas of the shard group, once per optimizer step.
+
+    The last backward already hides the gathers and reductions inside the shard group, so this one is exposed.
+    """
     replicas = at.dp * table.cp * at.per_shard
     group = span(replicas, table.tp * table.shard_ranks, site.node)
     shard = at.dense_params * at.per_shard + at.expert_params * at.per_expert_shard
-    seconds = collective_s(CollectiveOp.ALL_REDUCE, memory.REDUCE_BYTES * shard, group, site.node)
-    return _exposed(seconds, OVERLAP_WINDOW_RATIO * backward, 1.0 / (at.depth_ratio * at.totals.num_layers))
+    scale_up, scale_out = collective_s(CollectiveOp.ALL_REDUCE, memory.REDUCE_BYTES * shard, group, site.node)
+    is_hybrid = at.sharding != memory.DDP_CODE
+    return scale_up * is_hybrid, scale_out * is_hybrid
 
 
 def _optimizer_s(states: States, at: Layout, flags: OffloadFlags, site: Site) -> tuple[FloatArray, FloatArray]:
@@ -625,7 +633,8 @@ def _inference_stage(
     is_zero3 = at.sharding == memory.ZERO3_CODE
     dp_up = dp_out = np.zeros_like(body)
     if is_zero3.any():
-        gathered = _gather_per_micro_batch_s(at, site, compute, None, has_gradients=False)
+        window = OVERLAP_WINDOW_RATIO * (compute - attention * (table.cp > 1.0))
+        gathered = _gather_per_micro_batch_s(at, site, window, None, has_gradients=False)
         dp_up, dp_out = is_zero3 * number * gathered[0], is_zero3 * number * gathered[1]
     reload = states.weights * flags.weights / host_link_rate(node, at.node_gpus)
     time_terms = {
