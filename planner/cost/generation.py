@@ -192,7 +192,8 @@ def _cache_need(
         per_token, per_sequence = cache_bytes_per_gpu(job.model, float(tp), longest)
         max_slots[rows] = law.slots_within(requests[rows], budget[rows], per_token, per_sequence)
         holds_longest[rows] = budget[rows] >= per_token * longest + per_sequence
-    return _CacheNeed(max_slots=np.maximum(np.floor(max_slots), 1.0), holds_longest=holds_longest)
+    whole = np.where(max_slots < requests, np.maximum(np.floor(max_slots), 1.0), requests)
+    return _CacheNeed(max_slots=whole, holds_longest=holds_longest)
 
 
 def cache_bytes_per_gpu(model: Model, tp: float, longest_tokens: float) -> tuple[float, float]:
