@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from planner.cost.terms import Terms, total
 from planner.cost.worker import WorkerCosts
 from planner.domain.strategy import BoolArray, FloatArray, IntArray
-from planner.search.problem import OptionTable, SearchPool
+from planner.search.problem import SLACK_BYTES, OptionTable, SearchPool
 
 _CROSS_BLOCK_ROWS = 256
 
@@ -50,8 +51,8 @@ def build_options(costs: WorkerCosts, pool: SearchPool, *, first_row: int = 0) -
     sync = summed(costs.sync_memory_terms)
     host = summed(costs.host_terms)
     legal = costs.is_legal
-    fits_gpu = np.maximum(active, sync) <= pool.usable_bytes
-    fits_host = host <= pool.host_ram_bytes
+    fits_gpu = np.maximum(active, sync) <= pool.usable_bytes + SLACK_BYTES
+    fits_host = host <= pool.host_ram_bytes + SLACK_BYTES
     fits_pool = costs.num_gpus <= pool.num_gpus
     times = np.array([total(stage.time_terms) for stage in costs.stages]).reshape(len(costs.stages), num)
     finite = np.isfinite(times).all(axis=0)
@@ -157,14 +158,12 @@ def pareto_rows(columns: FloatArray, num_gpus: IntArray, *, across_sizes: bool) 
     values = np.ascontiguousarray(np.vstack(varying)[:, stable])
     scale = 1.0 / np.maximum(np.mean(np.abs(values), axis=1), 1e-300)
     score = scale @ values
-    kept = [
-        begin + _minimal(values[:, begin:end], score[begin:end])
-        for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    kept = [begin + _minimal(values[:, begin:end], score[begin:end]) for begin, end in pairwise(bounds)]
     rows = np.concatenate(kept)
     if across_sizes and len(kept) > 1:
         rows = rows[_minimal_across(values[:, rows], num_gpus[stable][rows])]
-    return stable[rows].astype(np.int64)
+    result: IntArray = stable[rows]
+    return result
 
 
 def _minimal(values: FloatArray, score: FloatArray) -> IntArray:

@@ -12,6 +12,9 @@ from planner.domain.stages import StageGraph, StageName, WorkerName
 from planner.domain.strategy import FloatArray, IntArray
 from planner.search.structures import StructureFilter
 
+SLACK_BYTES = 1.0
+"""Memory sums of floats are compared with one byte of slack, so that an exact fit is not lost to rounding."""
+
 
 class Solver(StrEnum):
     """What closes the structures that the bounds leave over."""

@@ -1,0 +1,354 @@
+"""Lower bounds of all structures at once.
+
+A unit is a structure with one order. Its makespan is the maximum over paths of the sum over workers of the worker's
+own seconds on that path, so with every worker's fastest option per size (memory of co-residents counted at its
+least) any upper limits on the group sizes give a lower bound. Fewer GPUs never help a bound, which makes *shaving*
+possible: the smallest size of each block with which the unit can still beat the incumbent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from planner.domain.stages import StageGraph, StageName, WorkerName
+from planner.domain.strategy import BoolArray, FloatArray, IntArray
+from planner.search.orders import Order, OrderBook
+from planner.search.problem import SLACK_BYTES, OptionTable, SearchProblem
+from planner.search.structures import Structure
+
+
+class Sync(IntEnum):
+    """Which share of the weight sync a worker pays."""
+
+    NONE = 0
+    COLOCATED = 1
+    DISAGGREGATED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """All about a worker's surroundings that decides which of its options can work at all. `groups` are the sets of
+    co-residents (bit sets over workers), one per memory group that the worker is part of."""
+
+    worker: int
+    pool: int
+    sync: Sync
+    groups: tuple[int, ...]
+
+
+class Tables:
+    """Option tables as arrays indexed by (worker, pool), with what contexts and paths need of them."""
+
+    def __init__(self, problem: SearchProblem) -> None:
+        self.problem = problem
+        self.graph: StageGraph = problem.graph
+        self.workers: tuple[WorkerName, ...] = tuple(worker.name for worker in problem.graph.workers)
+        self.pools = problem.pools
+        self.table: dict[tuple[int, int], OptionTable] = {}
+        for w, worker in enumerate(problem.graph.workers):
+            for p, pool in enumerate(problem.pools):
+                table = problem.table(worker.name, pool.name)
+                if table is not None and len(table):
+                    self.table[w, p] = table
+        self.components: list[tuple[StageName, ...]] = [worker.stages for worker in problem.graph.workers]
+        """Per worker the stages whose seconds it contributes; the sync share comes after them."""
+        has_sync = problem.graph.has_stage(StageName.WEIGHT_SYNC)
+        synced = problem.graph.workers_of(StageName.WEIGHT_SYNC) if has_sync else ()
+        self.syncs: list[bool] = [name in synced for name in self.workers]
+        sizes = {int(n) for table in self.table.values() for n in table.num_gpus}
+        self.sizes: IntArray = np.array(sorted(sizes), dtype=np.int64)
+        self.order: dict[tuple[int, int], IntArray] = {}
+        """Rows by ascending size."""
+        self._subset: dict[tuple[int, int, Sync], FloatArray] = {}
+        self._rows: dict[Context, BoolArray] = {}
+        self._fastest: dict[Context, FloatArray] = {}
+        for key, table in self.table.items():
+            self.order[key] = np.argsort(table.num_gpus, kind="stable")
+        self._least: dict[tuple[int, int], tuple[float, float, float, float]] = {
+            key: (
+                float(t.idle_bytes.min()),
+                float(t.active_bytes.min()),
+                float(t.sync_bytes.min()),
+                float(t.host_bytes.min()),
+            )
+            for key, t in self.table.items()
+        }
+
+    @property
+    def num_masks(self) -> int:
+        """Subsets of the components of the worker that has most."""
+        return 1 << (1 + max(len(stages) for stages in self.components))
+
+    def subset_times(self, worker: int, pool: int, sync: Sync) -> FloatArray:
+        """Seconds of every subset of components, shape (2**num_components, num_options)."""
+        key = (worker, pool, sync)
+        if key not in self._subset:
+            table = self.table[worker, pool]
+            share = np.zeros(len(table))
+            if self.syncs[worker] and sync is Sync.COLOCATED:
+                share = table.sync_colocated_s
+            elif self.syncs[worker] and sync is Sync.DISAGGREGATED:
+                share = table.sync_disaggregated_s
+            by_stage = {stage: table.stage_time_s[i] for i, stage in enumerate(table.stages)}
+            parts = [by_stage[stage] for stage in self.components[worker]] + [share]
+            sums = np.zeros((1 << len(parts), len(table)))
+            for bit, part in enumerate(parts):
+                sums[1 << bit : 2 << bit] = sums[: 1 << bit] + part
+            self._subset[key] = sums
+        return self._subset[key]
+
+    def rows(self, context: Context) -> BoolArray:
+        """Options that fit beside the least demanding options of their co-residents."""
+        if context not in self._rows:
+            table = self.table[context.worker, context.pool]
+            result = np.ones(len(table), dtype=np.bool_)
+            for mates in context.groups:
+                result &= self._fits(table, context.worker, context.pool, mates)
+            self._rows[context] = result
+        return self._rows[context]
+
+    def _fits(self, table: OptionTable, worker: int, pool: int, mates: int) -> BoolArray:
+        usable, ram = self.pools[pool].usable_bytes + SLACK_BYTES, self.pools[pool].host_ram_bytes + SLACK_BYTES
+        others = [w for w in range(len(self.workers)) if mates >> w & 1]
+        least = {w: self._least[w, pool] for w in others}
+        idle = sum(item[0] for item in least.values())
+        result = table.active_bytes + idle <= usable
+        for item in least.values():
+            result &= table.idle_bytes + (idle - item[0]) + item[1] <= usable
+        result &= table.host_bytes + sum(item[3] for item in least.values()) <= ram
+        if self.syncs[worker] or any(self.syncs[w] for w in others):
+            own = table.sync_bytes if self.syncs[worker] else table.idle_bytes
+            result &= own + sum(item[2] if self.syncs[w] else item[0] for w, item in least.items()) <= usable
+        return result
+
+    def fastest(self, context: Context) -> FloatArray:
+        """Least seconds per subset of components with at most so many GPUs; shape (num_masks, num_sizes + 1).
+
+        Column k allows sizes up to `sizes[k - 1]`; infinite where nothing fits, as in column 0.
+        """
+        if context not in self._fastest:
+            key = (context.worker, context.pool)
+            order = self.order[key]
+            times = self.subset_times(context.worker, context.pool, context.sync)[:, order]
+            times = np.where(self.rows(context)[order], times, np.inf)
+            size = np.searchsorted(self.sizes, self.table[key].num_gpus[order])
+            starts = np.flatnonzero(np.r_[True, np.diff(size) != 0])
+            result = np.full((self.num_masks, self.sizes.size + 1), np.inf)
+            result[: times.shape[0], size[starts] + 1] = np.minimum.reduceat(times, starts, axis=1)
+            np.minimum.accumulate(result, axis=1, out=result)
+            self._fastest[context] = result
+        return self._fastest[context]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A structure with one order, in indices. `slot[w]` numbers the worker's block within the unit, -1 for workers
+    on the whole pool; `slot_pool[s]` is the pool of block s; `groups` are the memory groups as (pool, workers)."""
+
+    structure: Structure
+    order: Order
+    contexts: tuple[Context, ...]
+    slot: tuple[int, ...]
+    slot_pool: tuple[int, ...]
+    groups: tuple[tuple[int, tuple[int, ...]], ...]
+    masks: IntArray
+    """Components of each worker on each path, shape (num_paths, num_workers)."""
+    host_s: FloatArray
+    """Seconds of host stages on each path."""
+
+    @property
+    def num_slots(self) -> int:
+        return len(self.slot_pool)
+
+
+class UnitBuilder:
+    """Turns structures into units; keeps what repeats."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._book = OrderBook(tables.graph)
+        self._position = {name: i for i, name in enumerate(tables.workers)}
+        self._pool_position = {pool.name: i for i, pool in enumerate(tables.pools)}
+        self._masks: dict[tuple[int, ...], tuple[IntArray, FloatArray]] = {}
+
+    def units(self, structure: Structure) -> list[Unit]:
+        """One unit per undominated order."""
+        num = len(self._tables.workers)
+        slot, pool_of = [-1] * num, [0] * num
+        slot_pool: list[int] = []
+        mates: list[list[int]] = [[] for _ in range(num)]
+        groups: list[tuple[int, tuple[int, ...]]] = []
+        for item in structure.pools:
+            pool = self._pool_position[item.pool]
+            for block in item.blocks:
+                members = tuple(self._position[name] for name in block + item.whole)
+                bits = sum(1 << w for w in members)
+                groups.append((pool, members))
+                for w in members:
+                    pool_of[w] = pool
+                    mates[w].append(bits & ~(1 << w))
+                for w in members[: len(block)]:
+                    slot[w] = len(slot_pool)
+                slot_pool.append(pool)
+        sync = self._sync(structure)
+        contexts = tuple(
+            Context(
+                worker=w,
+                pool=pool_of[w],
+                sync=sync if self._tables.syncs[w] else Sync.NONE,
+                groups=tuple(sorted(set(mates[w]))),
+            )
+            for w in range(num)
+        )
+        units = []
+        for order in self._book.orders(structure):
+            masks, host_s = self._path_masks(order)
+            units.append(
+                Unit(
+                    structure=structure,
+                    order=order,
+                    contexts=contexts,
+                    slot=tuple(slot),
+                    slot_pool=tuple(slot_pool),
+                    groups=tuple(groups),
+                    masks=masks,
+                    host_s=host_s,
+                )
+            )
+        return units
+
+    def _sync(self, structure: Structure) -> Sync:
+        pair = [name for name, takes_part in zip(self._tables.workers, self._tables.syncs, strict=True) if takes_part]
+        if len(pair) == 2 and structure.overlap(*pair):
+            return Sync.COLOCATED
+        return Sync.DISAGGREGATED
+
+    def _path_masks(self, order: Order) -> tuple[IntArray, FloatArray]:
+        if order.paths not in self._masks:
+            tables = self._tables
+            names = [stage.name for stage in tables.graph.stages]
+            host = dict(tables.problem.host_stage_s)
+            masks = np.zeros((len(order.paths), len(tables.workers)), dtype=np.int64)
+            host_s = np.zeros(len(order.paths))
+            for p, path in enumerate(order.paths):
+                on_path = {name for i, name in enumerate(names) if path >> i & 1}
+                host_s[p] = sum(host[name] for name in names if name in on_path and name in host)
+                for w, components in enumerate(tables.components):
+                    masks[p, w] = sum(1 << bit for bit, stage in enumerate(components) if stage in on_path)
+                    if tables.syncs[w] and StageName.WEIGHT_SYNC in on_path:
+                        masks[p, w] |= 1 << len(components)
+            self._masks[order.paths] = masks, host_s
+        return self._masks[order.paths]
+
+
+class UnitArrays:
+    """Many units as arrays, independent of capacities."""
+
+    def __init__(self, tables: Tables, units: Sequence[Unit]) -> None:
+        self.units = list(units)
+        self.sizes = tables.sizes
+        num, num_workers = len(units), len(tables.workers)
+        num_paths = max((len(unit.host_s) for unit in units), default=1)
+        contexts = {context: i for i, context in enumerate(dict.fromkeys(c for u in units for c in u.contexts))}
+        self.fastest = np.array([tables.fastest(context) for context in contexts]).reshape(
+            len(contexts), tables.num_masks, tables.sizes.size + 1
+        )
+        self._context = np.array([[contexts[c] for c in u.contexts] for u in units], dtype=np.int64).reshape(
+            num, num_workers
+        )
+        # Short path lists are padded by repeating the last path, which changes no maximum.
+        padded = [np.minimum(np.arange(num_paths), len(unit.host_s) - 1) for unit in units]
+        masks = np.array([u.masks[rows] for u, rows in zip(units, padded, strict=True)], dtype=np.int64)
+        self.masks = masks.reshape(num, num_paths, num_workers)
+        self.host_s = np.array([u.host_s[rows] for u, rows in zip(units, padded, strict=True)]).reshape(num, num_paths)
+        self.slot = np.array([u.slot for u in units], dtype=np.int64).reshape(num, num_workers)
+        worker_pool = np.array([[c.pool for c in u.contexts] for u in units], dtype=np.int64)
+        self.worker_pool = worker_pool.reshape(num, num_workers)
+        pools = [list(u.slot_pool) + [-1] * (num_workers - u.num_slots) for u in units]
+        self.slot_pool = np.array(pools, dtype=np.int64).reshape(num, num_workers)
+
+
+class UnitBounds:
+    """Root bounds and shaving of many units at given capacities, all in array operations.
+
+    `low` and `high` are GPU limits per block, shape (num_units, num_slots); the pool-wide workers may use the whole
+    pool. `capacity[p]` is what pool p has.
+    """
+
+    def __init__(self, arrays: UnitArrays, capacity: IntArray) -> None:
+        self._arrays = arrays
+        self.units = arrays.units
+        self.capacity = capacity
+        self._slot_pool = arrays.slot_pool
+        num, num_workers = arrays.slot_pool.shape
+        self._fastest, self._masks = arrays.fastest, arrays.masks
+        self.low = np.zeros((num, num_workers), dtype=np.int64)
+        self.high = np.where(self._slot_pool >= 0, capacity[self._slot_pool], 0)
+        self.bound = self._evaluate(np.arange(num), self._size_index(self.high))
+
+    def _size_index(self, num_gpus: IntArray) -> IntArray:
+        result: IntArray = np.searchsorted(self._arrays.sizes, num_gpus, side="right")
+        return result
+
+    def _evaluate(self, units: IntArray, slot_index: IntArray) -> FloatArray:
+        """Lower bound with blocks limited to the given size indices, shape of `units`."""
+        whole = self._size_index(self.capacity)[self._arrays.worker_pool[units]]
+        slot = self._arrays.slot[units]
+        index = np.where(slot >= 0, np.take_along_axis(slot_index, np.maximum(slot, 0), axis=1), whole)
+        length = self._arrays.host_s[units].copy()
+        for w in range(slot.shape[1]):
+            length += self._fastest[
+                self._arrays.context[units, w][:, None], self._masks[units, :, w], index[:, w][:, None]
+            ]
+        result: FloatArray = length.max(axis=1)
+        return result
+
+    def shave(self, units: IntArray, cutoff_s: float) -> IntArray:
+        """Raises `low`, lowers `high` and raises `bound` of the given units; returns those that can still reach a
+        makespan of at most `cutoff_s`."""
+        for _ in range(4):
+            units = units[self.bound[units] <= cutoff_s]
+            if not units.size:
+                return units
+            before = self.high[units]
+            self._raise_low(units, cutoff_s)
+            self._lower_high(units)
+            fits = (self.high[units] >= self.low[units]).all(axis=1)
+            self.bound[units[~fits]] = np.inf
+            changed = (self.high[units] != before).any(axis=1)
+            again = units[fits & changed]
+            if again.size:
+                self.bound[again] = self._evaluate(again, self._size_index(self.high[again]))
+            units = units[fits]
+            if not again.size:
+                break
+        return units[self.bound[units] <= cutoff_s]
+
+    def _raise_low(self, units: IntArray, cutoff_s: float) -> None:
+        top = self._size_index(self.high[units])
+        for slot in range(self.low.shape[1]):
+            used = self._slot_pool[units, slot] >= 0
+            if not used.any():
+                continue
+            # The smallest index in [first, last] whose bound does not exceed the cutoff; `last` is known to pass.
+            first = np.where(used, np.maximum(self._size_index(self.low[units, slot]), 1), 0)
+            last = np.where(used, top[:, slot], 0)
+            trial = top.copy()
+            while (first < last).any():
+                middle = (first + last) // 2
+                trial[:, slot] = middle
+                passes = self._evaluate(units, trial) <= cutoff_s
+                last = np.where(passes, middle, last)
+                first = np.where(passes, first, np.minimum(middle + 1, last))
+            self.low[units, slot] = np.where(used, self._arrays.sizes[np.maximum(last - 1, 0)], 0)
+
+    def _lower_high(self, units: IntArray) -> None:
+        low, pool = self.low[units], self._slot_pool[units]
+        for p in range(self.capacity.shape[0]):
+            here = pool == p
+            spare = self.capacity[p] - np.where(here, low, 0).sum(axis=1, keepdims=True)
+            self.high[units] = np.where(here, np.minimum(self.high[units], low + spare), self.high[units])

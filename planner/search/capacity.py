@@ -1,0 +1,154 @@
+"""Objectives and limits beyond time: a best-first search over how many GPUs of each pool are used.
+
+The least iteration time is monotone in the pool capacities, so in a box of capacities [low, high] nothing is faster
+than the optimum at `high` and nothing is cheaper per second than `low`. A box is solved at `high`, which often gives
+a plan as well, and is split unless that bound already rules it out. USD are those of whole nodes used.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.plan import Objective
+from planner.domain.strategy import IntArray
+from planner.search.minimise import Found, Minimum, TimeSearch
+from planner.units import HOUR_S
+
+Key = tuple[float, float]
+"""What is minimised, lexicographically."""
+
+_NEVER: Key = (np.inf, np.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Objective and limits of one capacity search. `max_value` limits time x rate (USD or GPU-hours)."""
+
+    objective: Objective
+    max_iteration_s: float = np.inf
+    max_gpus: float = np.inf
+    max_value: float = np.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityResult:
+    """The best plan with the capacities that it uses, and a proven bound on the key."""
+
+    found: Found | None
+    used: IntArray | None
+    key: Key
+    bound: Key
+
+
+class CapacitySearch:
+    """Minimises over capacities with one `TimeSearch`; results per capacity are kept for later goals."""
+
+    def __init__(self, search: TimeSearch) -> None:
+        self._search = search
+        pools = search.problem.pools
+        self.full: IntArray = np.array([pool.num_gpus for pool in pools], dtype=np.int64)
+        self._per_node: IntArray = np.array([pool.gpus_per_node for pool in pools], dtype=np.int64)
+        prices = [pool.usd_per_gpu_hour for pool in pools]
+        self.has_prices = all(price is not None for price in prices)
+        self._price = np.array([price if self.has_prices and price is not None else 1.0 for price in prices]) / HOUR_S
+        self._known: dict[tuple[int, ...], tuple[float, Minimum]] = {}
+
+    def rate(self, num_gpus: IntArray) -> float:
+        """USD (or GPU-hours) per second of the whole nodes that so many GPUs occupy."""
+        nodes = -(-num_gpus // self._per_node)
+        return float(np.sum(nodes * self._per_node * self._price))
+
+    def run(self, goal: Goal, *, call_limit: int | None = None) -> CapacityResult:
+        """The best plan for the goal. `call_limit` ends the search early: then the bound says how far it got."""
+        best, best_used, best_key = None, None, _NEVER
+        heap: list[tuple[Key, int, tuple[int, ...], tuple[int, ...]]] = []
+        serial, calls, open_key = 0, 0, _NEVER
+
+        def push(low: IntArray, high: IntArray, time_s: float) -> None:
+            nonlocal serial
+            high = self._clip(low, high, goal.max_gpus)
+            if (high >= low).all():
+                serial += 1
+                heapq.heappush(heap, (self._key(goal, low, time_s), serial, tuple(low), tuple(high)))
+
+        push(np.zeros_like(self.full), self.full, 0.0)
+        while heap:
+            bound, _, low_key, high_key = heapq.heappop(heap)
+            if bound >= best_key:
+                break
+            if self._search.clock.left_s <= 0 or (call_limit is not None and calls >= call_limit):
+                open_key = min(open_key, bound)
+                break
+            low, high = np.array(low_key, dtype=np.int64), np.array(high_key, dtype=np.int64)
+            calls += 1
+            minimum = self._minimise(high, self._time_limit(goal, low, best_key))
+            if minimum.found is not None:
+                used = self._search.used_gpus(minimum.found)
+                key = self._key(goal, used, minimum.found.time_s)
+                if key < best_key and self._allowed(goal, used, minimum.found.time_s):
+                    best, best_used, best_key = minimum.found, used, key
+            if self._key(goal, low, minimum.bound_s) >= best_key or not np.isfinite(minimum.bound_s):
+                continue
+            if (low == high).all():
+                open_key = min(open_key, self._key(goal, low, minimum.bound_s))
+                continue
+            for part_low, part_high in self._halves(low, high):
+                push(part_low, part_high, minimum.bound_s)
+        return CapacityResult(found=best, used=best_used, key=best_key, bound=min(open_key, best_key))
+
+    def _minimise(self, capacity: IntArray, cutoff_s: float) -> Minimum:
+        key = tuple(int(n) for n in capacity)
+        known = self._known.get(key)
+        if known is not None:
+            limit, minimum = known
+            if minimum.found is not None or cutoff_s <= limit:
+                return minimum
+        minimum = self._search.minimise(capacity, cutoff_s)
+        self._known[key] = (cutoff_s, minimum)
+        return minimum
+
+    def _key(self, goal: Goal, num_gpus: IntArray, time_s: float) -> Key:
+        if goal.objective is Objective.GPUS:
+            return float(num_gpus.sum()), time_s
+        if goal.objective is Objective.COST:
+            return self.rate(num_gpus) * time_s, float(num_gpus.sum())
+        return time_s, float(num_gpus.sum())
+
+    def _time_limit(self, goal: Goal, low: IntArray, best: Key) -> float:
+        """Longest iteration with which a plan on at least `low` GPUs can still be allowed and the best."""
+        rate = max(self.rate(low), 1e-300)
+        limit = min(goal.max_iteration_s, goal.max_value / rate)
+        if goal.objective is Objective.TIME:
+            limit = min(limit, best[0])
+        elif goal.objective is Objective.COST:
+            limit = min(limit, best[0] / rate)
+        return float(limit)
+
+    @staticmethod
+    def _clip(low: IntArray, high: IntArray, max_gpus: float) -> IntArray:
+        if not np.isfinite(max_gpus):
+            return high
+        result: IntArray = np.minimum(high, low + max(0, int(max_gpus) - int(low.sum())))
+        return result if low.sum() <= max_gpus else low - 1
+
+    def _allowed(self, goal: Goal, used: IntArray, time_s: float) -> bool:
+        return (
+            time_s <= goal.max_iteration_s
+            and used.sum() <= goal.max_gpus
+            and self.rate(used) * time_s <= goal.max_value
+        )
+
+    def _halves(self, low: IntArray, high: IntArray) -> list[tuple[IntArray, IntArray]]:
+        """The box cut in the pool with the widest range, at a node boundary where it spans one."""
+        pool = int(np.argmax(high - low))
+        per_node = int(self._per_node[pool])
+        middle = (int(low[pool]) + int(high[pool])) // 2
+        aligned = middle // per_node * per_node
+        if int(low[pool]) <= aligned < int(high[pool]):
+            middle = aligned
+        first_high, second_low = high.copy(), low.copy()
+        first_high[pool], second_low[pool] = middle, middle + 1
+        return [(low, first_high), (second_low, high)]

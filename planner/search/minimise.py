@@ -1,0 +1,198 @@
+"""Minimal iteration time at given pool capacities: bound all structures, find a good plan, discard what cannot beat
+it, close the rest exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from planner.domain.strategy import IntArray
+from planner.search.bounds import Tables, Unit, UnitArrays, UnitBounds, UnitBuilder
+from planner.search.integer import IntegerProblem, IntegerResult, discretise
+from planner.search.leaf import Enumerator, LeafProblem, LeafResult, build_leaf
+from planner.search.problem import SearchLimits, SearchProblem, Solver
+from planner.search.structures import Structure, enumerate_structures
+
+_DIVE_UNITS = 12
+_DIVE_WORK = 200_000
+_LEAF_WORK = 40_000_000
+
+
+class Clock:
+    def __init__(self, limit_s: float) -> None:
+        self._begin = time.perf_counter()
+        self._limit = limit_s
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._begin
+
+    @property
+    def left_s(self) -> float:
+        return self._limit - self.elapsed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    unit: Unit
+    rows: tuple[int, ...]
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minimum:
+    """Outcome of one minimisation of time at fixed capacities: nothing below `bound_s` exists."""
+
+    found: Found | None
+    bound_s: float
+
+
+class TimeSearch:
+    """Minimises the iteration time at given pool capacities; reused for many capacities."""
+
+    def __init__(self, problem: SearchProblem, limits: SearchLimits) -> None:
+        self.clock = Clock(limits.time_limit_s)
+        self.problem = problem
+        self.limits = limits
+        self.tables = Tables(problem)
+        self._builder = UnitBuilder(self.tables)
+        self.num_structures = 0
+        self.num_excluded: dict[str, int] = {}
+        self.num_solved = 0
+        self.time_to_first_s = 0.0
+        self.used_solvers: set[str] = set()
+        self.units = [unit for structure in self._structures() for unit in self._builder.units(structure)]
+        self._arrays = UnitArrays(self.tables, self.units)
+
+    def _assignments(self) -> Iterator[tuple[str, ...]]:
+        names = [
+            [pool.name for p, pool in enumerate(self.problem.pools) if (w, p) in self.tables.table]
+            for w in range(len(self.tables.workers))
+        ]
+        return product(*names)
+
+    def _structures(self) -> Iterator[Structure]:
+        exclude = self.problem.structure_filter
+        for structure in enumerate_structures(
+            self._assignments(), self.tables.workers, nested_single=self.problem.equal_size
+        ):
+            reason = exclude(structure) if exclude is not None else None
+            if reason is None:
+                self.num_structures += 1
+                yield structure
+            else:
+                self.num_excluded[reason] = self.num_excluded.get(reason, 0) + 1
+
+    def minimise(self, capacity: IntArray, cutoff_s: float, *, first_only: bool = False) -> Minimum:
+        """The fastest plan with at most `cutoff_s`, or proof that there is none; with `first_only` any such plan."""
+        bounds = UnitBounds(self._arrays, capacity)
+        best: Found | None = None
+        alive = np.flatnonzero(bounds.bound <= cutoff_s)
+        for unit in alive[np.argsort(bounds.bound[alive], kind="stable")][:_DIVE_UNITS]:
+            if bounds.bound[unit] > cutoff_s:
+                break
+            result = self._enumerate(bounds, int(unit), cutoff_s, _DIVE_WORK)
+            if result.rows is not None:
+                best = self._found(bounds, int(unit), result)
+                cutoff_s = _below(best.time_s)
+                if first_only:
+                    return Minimum(found=best, bound_s=0.0)
+            if result.is_complete:
+                bounds.bound[unit] = np.inf
+        alive = bounds.shave(alive, cutoff_s)
+        open_s = np.inf
+        while alive.size:
+            if self.clock.left_s <= 0:
+                open_s = min(open_s, float(bounds.bound[alive].min()))
+                break
+            position = int(np.argmin(bounds.bound[alive]))
+            unit = int(alive[position])
+            alive = np.delete(alive, position)
+            if not bounds.shave(np.array([unit]), cutoff_s).size:
+                continue
+            result = self._close(bounds, unit, cutoff_s)
+            self.num_solved += 1
+            open_s = min(open_s, max(float(bounds.bound[unit]), result.bound_s))
+            if result.rows is not None:
+                best = self._found(bounds, unit, result)
+                cutoff_s = _below(best.time_s)
+                if first_only:
+                    return Minimum(found=best, bound_s=0.0)
+                alive = alive[bounds.bound[alive] <= cutoff_s]
+        return Minimum(found=best, bound_s=min(open_s, best.time_s if best is not None else np.inf))
+
+    def used_gpus(self, found: Found) -> IntArray:
+        """GPUs that a plan occupies, per pool: its blocks, or its pool-wide workers where they need more."""
+        tables, unit = self.tables, found.unit
+        blocks = np.zeros(unit.num_slots, dtype=np.int64)
+        whole = np.zeros(len(tables.pools), dtype=np.int64)
+        for w, (context, row) in enumerate(zip(unit.contexts, found.rows, strict=True)):
+            num_gpus = tables.table[w, context.pool].num_gpus[row]
+            if unit.slot[w] >= 0:
+                blocks[unit.slot[w]] = max(blocks[unit.slot[w]], num_gpus)
+            else:
+                whole[context.pool] = max(whole[context.pool], num_gpus)
+        used = np.zeros_like(whole)
+        np.add.at(used, np.array(unit.slot_pool, dtype=np.int64), blocks)
+        result: IntArray = np.maximum(used, whole)
+        return result
+
+    def _found(self, bounds: UnitBounds, unit: int, result: LeafResult) -> Found:
+        assert result.rows is not None
+        if not self.time_to_first_s:
+            self.time_to_first_s = self.clock.elapsed_s
+        return Found(unit=bounds.units[unit], rows=result.rows, time_s=result.time_s)
+
+    def _leaf(self, bounds: UnitBounds, unit: int, cutoff_s: float) -> LeafProblem:
+        return build_leaf(
+            self.tables, bounds.units[unit], bounds.low[unit], bounds.high[unit], bounds.capacity, cutoff_s
+        )
+
+    def _enumerate(self, bounds: UnitBounds, unit: int, cutoff_s: float, work: int) -> LeafResult:
+        return Enumerator(self._leaf(bounds, unit, cutoff_s), work).run()
+
+    def _close(self, bounds: UnitBounds, unit: int, cutoff_s: float) -> LeafResult:
+        leaf = self._leaf(bounds, unit, cutoff_s)
+        if leaf.is_empty:
+            return LeafResult(rows=None, time_s=np.inf, bound_s=np.inf, is_complete=True)
+        if self.limits.solver is Solver.AUTO:
+            result = Enumerator(leaf, _LEAF_WORK).run()
+            self.used_solvers.add("enumeration")
+            if result.is_complete:
+                return result
+        return self._close_in_integers(leaf)
+
+    def _close_in_integers(self, leaf: LeafProblem) -> LeafResult:
+        problem = discretise(leaf)
+        result = self._solve_integers(problem)
+        bound_s = np.inf if result.bound_ticks is None else problem.lower_bound_s(result.bound_ticks)
+        rows, time_s = None, np.inf
+        if result.choice is not None:
+            chosen = list(zip(leaf.options, result.choice, strict=True))
+            length = leaf.unit.host_s + sum(item.path_s[:, i] for item, i in chosen)
+            # Rounding can admit a choice that misses the cutoff by a few ticks: no improvement then.
+            if float(length.max()) <= leaf.cutoff_s:
+                rows, time_s = tuple(int(item.rows[i]) for item, i in chosen), float(length.max())
+        return LeafResult(rows=rows, time_s=time_s, bound_s=bound_s, is_complete=result.is_complete)
+
+    def _solve_integers(self, problem: IntegerProblem) -> IntegerResult:
+        # Imported here because loading a solver takes longer than most searches.
+        limit_s, seed = self.clock.left_s, self.limits.seed
+        if self.limits.solver is Solver.ILP:
+            from planner.search import ilp
+
+            self.used_solvers.add("ilp")
+            return ilp.solve_leaf(problem, time_limit_s=limit_s, seed=seed)
+        from planner.search import cpsat
+
+        self.used_solvers.add("cp-sat")
+        return cpsat.solve_leaf(problem, time_limit_s=limit_s, seed=seed)
+
+
+def _below(value: float) -> float:
+    """The next smaller float: later finds must be strictly better."""
+    return float(np.nextafter(value, 0.0))
