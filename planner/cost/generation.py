@@ -26,12 +26,13 @@ from planner.cost.trajectory import TrajectoryTable, trajectory_table
 from planner.cost.worker import EngineJob, Site, StageCost, WorkerCosts
 from planner.domain.hardware import Precision
 from planner.domain.model import Model
-from planner.domain.strategy import ENGINE_IDLES, BoolArray, EngineIdle, FloatArray, RolloutTable
+from planner.domain.strategy import ENGINE_IDLES, BoolArray, EngineIdle, FloatArray, IntArray, RolloutTable
 
 _SLEEPS = float(ENGINE_IDLES.index(EngineIdle.SLEEP))
 _LOGITS_BYTES = 4.0
 """Engines sample from 32-bit logits."""
 _LORA_BYTES = 2.0
+_LARGEST_EXACT_FLOAT = 2.0**53
 
 
 def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts:
@@ -43,7 +44,6 @@ def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts
     """
     gpu = site.node.gpu
     precision = job.precision if gpu.supports(job.precision) else Precision.BF16
-    layout = engine_layout(table.tp, table.pp, table.ep, site.node)
     memory = _engine_memory(job, precision, table, site)
     law = trajectory_table(job.load.response, job.load.prompt_mean_tokens)
     requests = np.maximum(job.load.num_sequences / table.num_engines, 1.0)
@@ -52,7 +52,11 @@ def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts
 
     sleeps = table.idle == _SLEEPS
     weights_in_host = sleeps & (not job.receives_weights or job.lora_rank is not None)
-    time_terms = _rollout_terms(job, precision, table, site, layout, law, requests, slots)
+    rows, place = _distinct(table, requests, slots)
+    distinct = table.take(rows)
+    layout = engine_layout(distinct.tp, distinct.pp, distinct.ep, site.node)
+    decoded = _rollout_terms(job, precision, distinct, site, layout, law, requests[rows], slots[rows])
+    time_terms = {name: values[place] for name, values in decoded.items()}
     overheads = site.overheads
     time_terms["wake"] = overheads.engine_wake_s * sleeps
     time_terms["switch"] = np.full_like(requests, overheads.stage_switch_s)
@@ -210,6 +214,24 @@ def cache_bytes_per_gpu(model: Model, tp: float, longest_tokens: float) -> tuple
             per_sequence += per_layer_token * attention.window_tokens
         per_sequence += layer.num_layers * attention.state_elements_per_sequence / tp * KV_BYTES
     return per_token, per_sequence
+
+
+def _distinct(table: RolloutTable, requests: FloatArray, slots: FloatArray) -> tuple[IntArray, IntArray]:
+    """Rows that decode differently, and for each candidate its place among them.
+
+    Engine fraction, sequence limit and idle mode act on the time of a rollout only through `slots`, so most
+    candidates of an enumerated table repeat another's time. `slots` is an integer or all requests.
+    """
+    columns = np.stack([table.num_engines, table.tp, table.pp, table.ep, np.where(slots < requests, slots, 0.0)])
+    radix = columns.max(axis=1, initial=1.0) + 1.0
+    key = np.zeros_like(slots)
+    for column, size in zip(columns, radix, strict=True):
+        key = key * size + column
+    if float(np.prod(radix)) > _LARGEST_EXACT_FLOAT:
+        everything = np.arange(len(slots))
+        return everything, everything
+    _, rows, place = np.unique(key, return_index=True, return_inverse=True)
+    return rows, place
 
 
 def _rollout_terms(
