@@ -173,7 +173,8 @@ def _windows(fields: ConfigFields, family: Family, num_layers: int) -> tuple[int
         return (None,) * num_layers
     key = "attention_chunk_size" if family.experts is Experts.LLAMA4 else "sliding_window"
     is_on = fields.flag("use_sliding_window", default=family.windows is not Windows.FROM_LAYER)
-    window = fields.optional_size(key) if is_on else 0
+    # Released configs keep the size of a window that is switched off.
+    window = fields.optional_size(key) * is_on
     first = fields.count("max_window_layers", limit=MAX_LAYERS, default=0, minimum=0)
     period = fields.count("sliding_window_pattern", limit=MAX_LAYERS, default=_period(family))
     if family.experts is Experts.LLAMA4:
@@ -257,7 +258,7 @@ def qwen_mlps(fields: ConfigFields, num_layers: int, hidden: int, *, has_shared:
         )
     )
     step = fields.count("decoder_sparse_step", limit=MAX_LAYERS, default=1)
-    dense_layers = set(fields.items("mlp_only_layers"))
+    dense_layers = set(fields.counts("mlp_only_layers", limit=MAX_LAYERS))
     is_dense = [i in dense_layers or (i + 1) % step != 0 for i in range(num_layers)]
     fields.skip(["intermediate_size"])
     if not any(is_dense):
@@ -291,7 +292,7 @@ def local_moe(fields: ConfigFields, experts: Experts, hidden: int) -> Mlp:
     shared = fields.optional_size("shared_intermediate_size")
     if shared:
         raise fields.wrong("shared_intermediate_size", shared, "0")
-    if experts is Experts.MINIMAX and not set(fields.items("attn_type_list")) <= {1}:
+    if experts is Experts.MINIMAX and not set(fields.counts("attn_type_list", limit=1)) <= {1}:
         raise fields.wrong("attn_type_list", fields.value("attn_type_list"), "softmax attention (1) only")
     has_score_bias = experts is Experts.MINIMAX and fields.flag("use_routing_bias", default=True)
     is_gpt_oss = experts is Experts.GPT_OSS

@@ -5,7 +5,6 @@ All methods raise InvalidInputError that names the file, the key and what is acc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 
 from planner.errors import InvalidInputError, nearest
@@ -63,6 +62,14 @@ class Fields:
             raise self.wrong(key, value, "a list")
         return tuple(value)
 
+    def counts(self, key: str, *, limit: int) -> tuple[int, ...]:
+        """A list of whole numbers in [0, limit]; missing or null is empty."""
+        values = self.items(key)
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+                raise self.wrong(key, value, f"a list of whole numbers from 0 to {limit}")
+        return tuple(value for value in values if isinstance(value, int))
+
     def flag(self, key: str, *, default: bool) -> bool:
         if not self.has(key):
             return default
@@ -92,10 +99,7 @@ class Fields:
 
     def quantity(self, key: str, dimension: Dimension) -> float:
         """A text with a unit, in SI."""
-        value = parse(self.raw(key), dimension, where=self.place(key))
-        if not math.isfinite(value):
-            raise self.wrong(key, value, "a finite quantity")
-        return value
+        return parse(self.raw(key), dimension, where=self.place(key))
 
     def section(self, key: str) -> Fields:
         return Fields(self.raw(key), where=self.place(key))

@@ -143,8 +143,8 @@ def build_minimax_m1(fields: ConfigFields, name: str) -> Stack:
     shape = read_gqa(fields, _PLAIN_FAMILY)
     full = gqa(shape, window=None, replicated=2 * hidden)
     linear = lightning(hidden=hidden, num_heads=shape.num_heads, head_dim=shape.head_dim)
-    kinds = fields.items("attn_type_list")
-    if len(kinds) != num_layers or not set(kinds) <= {0, 1}:
+    kinds = fields.counts("attn_type_list", limit=1)
+    if len(kinds) != num_layers:
         raise fields.wrong("attn_type_list", kinds, f"{num_layers} values, 0 (lightning) or 1 (softmax)")
     mlp = local_moe(fields, Experts.MIXTRAL, hidden)
     layers = tuple(Layer(attention=full if kind == 1 else linear, mlp=mlp, norm_params=2 * hidden) for kind in kinds)
@@ -165,6 +165,8 @@ def build_nemotron_h(fields: ConfigFields, name: str) -> Stack:
     blocks = {symbol: _nemotron_block(fields, symbol, hidden) for symbol in sorted(set(pattern))}
     # The module's blocks need not appear in the stack itself.
     module = _letters(fields, "mtp_layers_block_type") or fields.optional_text("mtp_hybrid_override_pattern") or "*E"
+    if len(module) > MAX_LAYERS:
+        raise fields.wrong("mtp_hybrid_override_pattern", module, f"at most {MAX_LAYERS} letters")
     num_mtp = fields.optional_size("num_nextn_predict_layers")
     mtp = tuple(blocks.get(s) or _nemotron_block(fields, s, hidden) for s in module) if num_mtp else ()
     return Stack(
@@ -186,7 +188,7 @@ def _letters(fields: ConfigFields, key: str) -> str:
 def _pattern(fields: ConfigFields) -> str:
     pattern = _letters(fields, "layers_block_type") or fields.text("hybrid_override_pattern")
     fields.skip(["hybrid_override_pattern", "mtp_hybrid_override_pattern"])
-    num_layers = fields.count("num_hidden_layers", limit=MAX_LAYERS, default=len(pattern))
+    num_layers = fields.count("num_hidden_layers", limit=MAX_LAYERS, default=min(len(pattern), MAX_LAYERS))
     if not set(pattern) <= set(_NEMOTRON_BLOCKS.values()) or len(pattern) != num_layers:
         raise fields.wrong("hybrid_override_pattern", pattern, f"{num_layers} letters of M, *, E and -")
     return pattern

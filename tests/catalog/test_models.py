@@ -1,0 +1,147 @@
+"""Every model of the catalog: sources, parameter counts against published ones, cache sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.files.catalog import ModelEntry, list_models, load_model
+
+ENTRIES = {entry.id: entry for entry in list_models()}
+IDS = sorted(ENTRIES)
+
+# The published number is a rounded name, or counts something that the text model does not have.
+NOT_EXACT = {
+    "llama-4-maverick": "includes the vision tower",
+    "llama-4-scout": "includes the vision tower",
+    "qwen3-0.6b": "name, rounded",
+    "qwen3-1.7b": "name, rounded",
+    "qwen3-4b": "name, rounded",
+    "qwen3-vl-4b": "name, rounded",
+    "qwen3.5-0.8b": "name; text part only",
+    "qwen3.5-4b": "name; text part only",
+}
+
+# Stored totals that hold more than the text model's parameters, see the notes of the entries.
+STORED_MORE = {"deepseek-v3", "glm-4.5", "kimi-k2"}
+
+
+def test_the_catalog_is_complete() -> None:
+    assert len(IDS) == 73 + 14
+    wanted = (
+        "qwen2-0.5b qwen2-1.5b qwen2-7b qwen2-57b-a14b qwen2-72b internlm2-1.8b internlm2-7b internlm2-20b "
+        "phi-3-mini phi-3-medium nemotron-4-340b kimi-k2.5 llama-3-8b llama-3-70b"
+    )
+    assert set(wanted.split()) <= set(IDS)
+
+
+@pytest.mark.parametrize("model_id", IDS)
+def test_provenance(model_id: str) -> None:
+    entry = ENTRIES[model_id]
+    assert entry.id == model_id and entry.title
+    assert entry.source and entry.date and entry.published.source
+    assert entry.confidence in {"low", "medium", "high"}
+    assert entry.published.is_exact is (model_id not in NOT_EXACT)
+    assert entry.published.is_exact or entry.published.note
+
+
+@pytest.mark.parametrize("model_id", [m for m in IDS if m not in NOT_EXACT])
+def test_total_parameters_are_within_one_percent(model_id: str) -> None:
+    published = ENTRIES[model_id].published.total_billion
+    assert load_model(model_id).num_params == pytest.approx(published * 1e9, rel=0.01)
+
+
+STORED = [m for m in IDS if ENTRIES[m].published.stored_total is not None and m not in STORED_MORE]
+
+
+def test_there_are_stored_totals() -> None:
+    assert len(STORED) >= 8
+
+
+@pytest.mark.parametrize("model_id", STORED)
+def test_stored_totals_are_exact(model_id: str) -> None:
+    assert load_model(model_id).num_params == ENTRIES[model_id].published.stored_total
+
+
+def _active_candidates(entry: ModelEntry) -> list[float]:
+    """Publishers count both vocabulary tables, one of them, or none."""
+    model = load_model(entry.id)
+    table = float(model.embedding_params)
+    return [model.num_active_params - share * table for share in (0, 1, 2)]
+
+
+@pytest.mark.parametrize("model_id", [m for m in IDS if ENTRIES[m].published.active_billion is not None])
+def test_active_parameters_agree_with_one_way_of_counting(model_id: str) -> None:
+    active = ENTRIES[model_id].published.active_billion
+    assert active is not None
+    errors = [abs(value / 1e9 / active - 1) for value in _active_candidates(ENTRIES[model_id])]
+    # Names such as A3B are rounded to whole billions.
+    tolerance = 0.5 / active if active == round(active) else 0.03
+    assert min(errors) <= max(tolerance, 0.03)
+
+
+@pytest.mark.parametrize("model_id", IDS)
+def test_shapes_are_plausible(model_id: str) -> None:
+    model = load_model(model_id)
+    assert 1 <= model.num_layers <= 200
+    assert 256 <= model.hidden_size <= 32768
+    assert 30_000 <= model.vocab_size <= 300_000
+    assert 0 < model.num_active_params <= model.num_params
+    assert model.is_moe is (model.num_active_params < model.num_params)
+    assert len({layer.name for layer in model.layers}) == len(model.layers)
+    for layer in model.layers:
+        attention, mlp = layer.attention, layer.mlp
+        assert attention.num_gemms + mlp.num_gemms > 0 or layer.norm_params == 0
+        has_cache = attention.kv_elements_per_token > 0
+        has_state = attention.state_elements_per_sequence > 0
+        assert has_cache + has_state == (0 if attention.kind in {"none", "linear"} else 1)
+        assert attention.saved_elements_per_token > 0 or not (has_cache or has_state)
+        assert mlp.is_moe is (mlp.saved_elements_per_routed_token > 0)
+
+
+def test_published_kv_cache_sizes() -> None:
+    """Bytes per token in bf16, equal to the `kv_size_per_token` of PyPI aiconfigurator-core 0.12.0."""
+
+    def kv_bytes(model_id: str) -> float:
+        layers = load_model(model_id).layers
+        return 2 * sum(layer.num_layers * layer.attention.kv_elements_per_token for layer in layers)
+
+    assert kv_bytes("qwen3-32b") == 2 * 64 * 2 * 8 * 128 == 262_144
+    assert kv_bytes("qwen3-30b-a3b") == 2 * 48 * 2 * 4 * 128 == 98_304
+    assert kv_bytes("deepseek-v3") == 2 * 61 * (512 + 64) == 70_272
+    assert not load_model("deepseek-v3").layers[0].attention.kv_is_sharded_by_tp
+
+
+def test_mtp_parameters_match_the_published_checkpoint() -> None:
+    # DeepSeek-V3 stores 684.531 B: main model, MTP layer, its copies of both tables and fp8 scales.
+    model = load_model("deepseek-v3")
+    assert model.mtp_params == pytest.approx(11.610e9, rel=1e-3)
+    stored = model.num_params + model.mtp_params + 2 * model.embedding_params
+    assert stored == pytest.approx(684.531e9, rel=2e-4)
+
+
+def test_names_are_unique_and_lead_to_their_model() -> None:
+    seen: dict[str, str] = {}
+    for entry in ENTRIES.values():
+        for name in (entry.id, *entry.aliases):
+            assert seen.setdefault(name.lower(), entry.id) == entry.id
+            assert load_model(name.upper()).id == entry.id
+    tails: dict[str, str] = {}
+    for entry in ENTRIES.values():
+        for name in entry.aliases:
+            tail = name.lower().rpartition("/")[2]
+            assert tails.setdefault(tail, name) == name, f"{tail} is ambiguous"
+
+
+def test_the_first_name_is_the_repository() -> None:
+    for entry in ENTRIES.values():
+        if entry.hf_repo:
+            assert load_model(entry.id).hf_repo == entry.aliases[0] == entry.hf_repo
+
+
+def test_aliases_can_differ_from_their_entry() -> None:
+    base, distilled = load_model("qwen2.5-1.5b"), load_model("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
+    assert base.is_embedding_tied and not distilled.is_embedding_tied
+    assert distilled.num_params == pytest.approx(1.777e9, rel=1e-3)
+    assert load_model("Qwen/Qwen3-4B-Instruct-2507").max_positions == 262_144
+    assert load_model("mistralai/Mistral-7B-Instruct-v0.2").layers[0].attention.window_tokens is None
+    assert load_model("mistral-7b-v0.1").layers[0].attention.window_tokens == 4096
