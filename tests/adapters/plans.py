@@ -172,13 +172,23 @@ def cases() -> dict[str, Plan]:
 
     grpo = workload()
     add("grpo-fsdp", grpo, fsdp(32), engine(32))
-    add("grpo-fsdp-hsdp", grpo, fsdp(32, cp=1, shard_ranks=8, offload=Offload.NONE, recompute=Recompute.NONE), engine(32, idle=EngineIdle.RESIDENT))  # noqa: E501
+    add(
+        "grpo-fsdp-hsdp",
+        grpo,
+        fsdp(32, cp=1, shard_ranks=8, offload=Offload.NONE, recompute=Recompute.NONE),
+        engine(32, idle=EngineIdle.RESIDENT),
+    )
     add("grpo-fsdp-optimizer-swap", grpo, fsdp(32, cp=2, offload=Offload.OPTIMIZER_SWAP), engine(32))
     add("grpo-megatron", grpo, megatron(32), engine(32))
     add("grpo-megatron-vpp", grpo, megatron(32, vpp=2), engine(32))
     add("grpo-megatron-cp-cpu", grpo, megatron(32, cp=2, offload=Offload.CPU_OPTIMIZER), engine(32))
     add("grpo-megatron-cpu-swap", grpo, megatron(32, offload=Offload.CPU_OPTIMIZER_STATE_SWAP), engine(32))
-    add("grpo-megatron-ddp-plain", grpo, megatron(32, sharding=Sharding.DDP, offload=Offload.NONE, recompute=Recompute.NONE), engine(32))  # noqa: E501
+    add(
+        "grpo-megatron-ddp-plain",
+        grpo,
+        megatron(32, sharding=Sharding.DDP, offload=Offload.NONE, recompute=Recompute.NONE),
+        engine(32),
+    )
     add("grpo-one-node", grpo, fsdp(8, cp=1), engine(8, tp=2), num_nodes=1)
     uneven = replace(grpo, actor=dense_model(layers=62))
     add("grpo-megatron-uneven", uneven, megatron(32, tp=2, pp=8), engine(32))
@@ -209,3 +219,16 @@ def cases() -> dict[str, Plan]:
     )
     plans["ppo-reward-model-alone"] = alone
     return plans
+
+
+HOSTILE = "/models/my model's \"x\" $(touch pwned) `id` ${oc.env:HOME} a,b=[1] \\\nnext; rm -rf \\'"
+
+
+def hostile_case() -> Plan:
+    """A model path with everything that a shell, Hydra or OmegaConf could take for syntax."""
+    from tests.factories import workload
+
+    load = workload("ppo")
+    bad = replace(load.actor, hf_repo=HOSTILE)
+    load = replace(load, actor=bad, critic=bad)
+    return make_plan(load, colocated(load, fsdp(32), engine(32)))
