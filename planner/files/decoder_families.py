@@ -180,10 +180,13 @@ def _windows(fields: ConfigFields, family: Family, num_layers: int) -> tuple[int
     if family.experts is Experts.LLAMA4:
         # Chunks are priced like windows: a token sees half a chunk on average, so this is an upper bound.
         period = fields.count("no_rope_layer_interval", limit=MAX_LAYERS, default=period)
-        fields.skip(["no_rope_layers"])
+    with_rope = _layer_flags(fields, "no_rope_layers", num_layers)
     types = layer_types(fields, num_layers, (_FULL_LAYER, *_WINDOW_LAYERS))
     if types:
         is_windowed = [layer_type != _FULL_LAYER for layer_type in types]
+    elif with_rope:
+        # Llama 4: layers without rotary positions (0) see the whole context.
+        is_windowed = list(with_rope)
     elif family.windows is Windows.FROM_LAYER:
         is_windowed = [i >= first for i in range(num_layers)]
     elif family.windows is Windows.ALL:
@@ -193,6 +196,14 @@ def _windows(fields: ConfigFields, family: Family, num_layers: int) -> tuple[int
     if types and any(is_windowed) and not window:
         raise InvalidInputError(f"layer_types has windowed layers, but {key!r} is not given", where=fields.where)
     return tuple(window if flag and window else None for flag in is_windowed)
+
+
+def _layer_flags(fields: ConfigFields, key: str, num_layers: int) -> tuple[bool, ...]:
+    """A list of 0 and 1, one per layer; empty when it is not given."""
+    flags = fields.counts(key, limit=1)
+    if flags and len(flags) != num_layers:
+        raise fields.wrong(key, f"{len(flags)} entries", f"num_hidden_layers = {num_layers}")
+    return tuple(bool(flag) for flag in flags)
 
 
 def _period(family: Family) -> int:
@@ -324,8 +335,8 @@ def _llama4_mlps(fields: ConfigFields, num_layers: int, hidden: int) -> tuple[Ml
         )
     )
     dense = dense_mlp(hidden=hidden, width=fields.size("intermediate_size_mlp"), is_gated=True, replicated=2 * hidden)
-    fields.skip(["moe_layers"])
-    return tuple(moe if (i + 1) % step == 0 else dense for i in range(num_layers))
+    routed = set(fields.counts("moe_layers", limit=num_layers - 1)) or set(range(step - 1, num_layers, step))
+    return tuple(moe if i in routed else dense for i in range(num_layers))
 
 
 def _num_mtp_modules(fields: ConfigFields) -> int:

@@ -157,6 +157,24 @@ def test_qwen_window_starts_at_a_layer() -> None:
     assert _windows(_build(config)) == {None: 4}
 
 
+def test_llama4_lists_override_its_intervals() -> None:
+    config = llama(
+        model_type="llama4_text",
+        num_local_experts=4,
+        num_experts_per_tok=1,
+        interleave_moe_layer_step=1,
+        intermediate_size_mlp=320,
+        attention_chunk_size=256,
+        no_rope_layers=[1, 0, 0, 1],
+        moe_layers=[3],
+    )
+    model = _build(config)
+    assert _windows(_build({**config, "moe_layers": [0, 1, 2, 3]})) == {256: 2, None: 2}
+    assert sum(layer.num_layers for layer in model.layers if layer.mlp.is_moe) == 1
+    with pytest.raises(InvalidInputError, match="no_rope_layers"):
+        _build({**config, "no_rope_layers": [1, 0]})
+
+
 def test_hybrids_have_states_instead_of_caches() -> None:
     linear, full = load_model("qwen3-next-80b-a3b").layers
     assert (linear.num_layers, full.num_layers) == (36, 12)
