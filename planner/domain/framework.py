@@ -387,7 +387,8 @@ def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
     """Everything that keeps the framework from running the plan as it is; empty if it can."""
     workers = placed_workers(plan)
     found = (
-        *_workload_problems(rules, plan, workers),
+        *workload_problems(rules, plan.workload),
+        *_stage_problems(rules, plan, workers),
         *_strategy_problems(rules, plan.workload, workers),
         *_mesh_problems(rules, plan.workload, workers),
         *_placement_problems(rules, plan, workers),
@@ -396,13 +397,13 @@ def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _workload_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
-    workload = plan.workload
+def workload_problems(rules: FrameworkRules, workload: Workload) -> tuple[str, ...]:
+    """What the framework lacks for the workload, whatever the plan: to be asked before any search."""
     problems: list[str] = []
     if workload.algorithm.name not in rules.algorithms:
         problems.append(f"{rules.title} has no {workload.algorithm.title}")
-    stages = frozenset(item.stage for item in plan.placements) - rules.supported_stages
-    problems += [f"{rules.title} has no stage '{stage.value}'" for stage in StageName if stage in stages]
+    if workload.reward.model is not None and WorkerName.REWARD_MODEL not in rules.workers:
+        problems.append(f"{rules.title} runs no reward model on GPUs of the plan")
     if workload.train_precision not in rules.train_precisions:
         problems.append(f"{rules.title} does not train in {workload.train_precision.value}")
     if workload.rollout_precision not in rules.rollout_precisions:
@@ -412,7 +413,13 @@ def _workload_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedW
         problems.append(f"{rules.title} has {limit}, the plan trains rank {workload.lora_rank}")
     if rules.always_recomputes_old_logprob and not workload.needs_old_logprob:
         problems.append(f"{rules.title} always recomputes old log-probs; the plan leaves that stage out")
-    if rules.dynamic_sampling_excludes_shared_reward_model and workload.algorithm.oversampling_ratio > 1:
+    return tuple(problems)
+
+
+def _stage_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    stages = frozenset(item.stage for item in plan.placements) - rules.supported_stages
+    problems = [f"{rules.title} has no stage '{stage.value}'" for stage in StageName if stage in stages]
+    if rules.dynamic_sampling_excludes_shared_reward_model and plan.workload.algorithm.oversampling_ratio > 1:
         reward = [w for w in workers if w.name is WorkerName.REWARD_MODEL]
         if any(w.overlaps(other) for w in reward for other in workers if other is not w):
             problems.append(f"{rules.title}: dynamic sampling needs the reward model on GPUs of its own")

@@ -13,6 +13,7 @@ from planner.domain.framework import (
     plan_problems,
     rollout_rejections,
     trainer_rejections,
+    workload_problems,
 )
 from planner.domain.plan import DeviceGroup
 from planner.domain.stages import WorkerName
@@ -206,3 +207,9 @@ def test_every_framework_loads_with_evidence_for_its_limits() -> None:
         assert {"backends", "algorithms", "may_share", "one_pool", "whole_nodes_only"} <= topics
         assert all(text for _, text in rules.evidence)
         assert all(set(group) <= rules.workers for group in (*rules.must_share, *rules.may_share))
+
+
+def test_workload_problems_are_known_before_any_search() -> None:
+    assert workload_problems(VERL, workload("ppo", reward=RewardKind.MODEL)) == ()
+    slime = load_framework("slime")
+    assert len(workload_problems(slime, workload("rloo", reward=RewardKind.MODEL, lora_rank=8))) == 3
