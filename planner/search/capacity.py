@@ -43,18 +43,46 @@ class CapacityResult:
     bound: Key
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Box:
+    """All capacities from `low` to `high`; nothing in it has a key below `bound`."""
+
+    bound: Key
+    low: IntArray
+    high: IntArray
+
+
+class _Boxes:
+    """Open boxes, best bound first; of equal bounds the one pushed first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Key, int, _Box]] = []
+        self._serial = 0
+
+    def push(self, box: _Box) -> None:
+        self._serial += 1
+        heapq.heappush(self._heap, (box.bound, self._serial, box))
+
+    def pop(self, best: Key) -> _Box | None:
+        """The box with the least bound, or None when none is better than `best`."""
+        if not self._heap or self._heap[0][0] >= best:
+            return None
+        return heapq.heappop(self._heap)[2]
+
+
 class CapacitySearch:
     """Minimises over capacities with one `TimeSearch`; results per capacity are kept for later goals."""
 
     def __init__(self, search: TimeSearch) -> None:
         self._search = search
         pools = search.problem.pools
+        self.pool_names = tuple(pool.name for pool in pools)
         self.full: IntArray = np.array([pool.num_gpus for pool in pools], dtype=np.int64)
         self._per_node: IntArray = np.array([pool.gpus_per_node for pool in pools], dtype=np.int64)
         prices = [pool.usd_per_gpu_hour for pool in pools]
         self.has_prices = all(price is not None for price in prices)
         self._price = np.array([price if self.has_prices and price is not None else 1.0 for price in prices]) / HOUR_S
-        self._known: dict[tuple[int, ...], tuple[float, Minimum]] = {}
+        self._known: dict[tuple[bool, tuple[int, ...]], tuple[float, Minimum]] = {}
 
     def rate(self, num_gpus: IntArray) -> float:
         """USD (or GPU-hours) per second of the whole nodes that so many GPUs occupy."""
@@ -63,50 +91,51 @@ class CapacitySearch:
 
     def run(self, goal: Goal, *, call_limit: int | None = None) -> CapacityResult:
         """The best plan for the goal. `call_limit` ends the search early: then the bound says how far it got."""
-        best, best_used, best_key = None, None, _NEVER
-        heap: list[tuple[Key, int, tuple[int, ...], tuple[int, ...]]] = []
-        serial, calls, open_key = 0, 0, _NEVER
-
-        def push(low: IntArray, high: IntArray, time_s: float) -> None:
-            nonlocal serial
-            high = self._clip(low, high, goal.max_gpus)
-            if (high >= low).all():
-                serial += 1
-                heapq.heappush(heap, (self._key(goal, low, time_s), serial, tuple(low), tuple(high)))
-
-        push(np.zeros_like(self.full), self.full, 0.0)
-        while heap:
-            bound, _, low_key, high_key = heapq.heappop(heap)
-            if bound >= best_key:
-                break
+        best: Found | None = None
+        best_used: IntArray | None = None
+        best_key, open_key = _NEVER, _NEVER
+        boxes = _Boxes()
+        self._push(boxes, goal, best_key, np.zeros_like(self.full), self.full, 0.0)
+        calls = 0
+        while (box := boxes.pop(best_key)) is not None:
+            low, high = box.low, self._clip(goal, best_key, box.low, box.high)
             if self._search.clock.left_s <= 0 or (call_limit is not None and calls >= call_limit):
-                open_key = min(open_key, bound)
+                open_key = min(open_key, box.bound)
                 break
-            low, high = np.array(low_key, dtype=np.int64), np.array(high_key, dtype=np.int64)
+            limit_s = self._time_limit(goal, low, best_key)
+            single = bool((low == high).all())
+            # How many GPUs are needed is a yes-or-no question for each box; only the last box needs the best time.
+            minimum = self._minimise(high, limit_s, first_only=goal.objective is Objective.GPUS and not single)
             calls += 1
-            minimum = self._minimise(high, self._time_limit(goal, low, best_key))
             if minimum.found is not None:
                 used = self._search.used_gpus(minimum.found)
                 key = self._key(goal, used, minimum.found.time_s)
                 if key < best_key and self._allowed(goal, used, minimum.found.time_s):
                     best, best_used, best_key = minimum.found, used, key
-            if self._key(goal, low, minimum.bound_s) >= best_key or not np.isfinite(minimum.bound_s):
+            nothing = minimum.bound_s > limit_s or not np.isfinite(minimum.bound_s)
+            if nothing or self._key(goal, low, minimum.bound_s) >= best_key:
                 continue
-            if (low == high).all():
+            if single:
+                # Only a time limit leaves a single capacity open.
                 open_key = min(open_key, self._key(goal, low, minimum.bound_s))
                 continue
             for part_low, part_high in self._halves(low, high):
-                push(part_low, part_high, minimum.bound_s)
+                self._push(boxes, goal, best_key, part_low, part_high, minimum.bound_s)
         return CapacityResult(found=best, used=best_used, key=best_key, bound=min(open_key, best_key))
 
-    def _minimise(self, capacity: IntArray, cutoff_s: float) -> Minimum:
-        key = tuple(int(n) for n in capacity)
+    def _push(self, boxes: _Boxes, goal: Goal, best: Key, low: IntArray, high: IntArray, time_s: float) -> None:
+        high = self._clip(goal, best, low, high)
+        if (high >= low).all():
+            boxes.push(_Box(bound=self._key(goal, low, time_s), low=low, high=high))
+
+    def _minimise(self, capacity: IntArray, cutoff_s: float, *, first_only: bool) -> Minimum:
+        key = (first_only, tuple(int(n) for n in capacity))
         known = self._known.get(key)
         if known is not None:
             limit, minimum = known
-            if minimum.found is not None or cutoff_s <= limit:
+            if cutoff_s <= limit and (minimum.found is None or minimum.found.time_s <= cutoff_s):
                 return minimum
-        minimum = self._search.minimise(capacity, cutoff_s)
+        minimum = self._search.minimise(capacity, cutoff_s, first_only=first_only)
         self._known[key] = (cutoff_s, minimum)
         return minimum
 
@@ -114,8 +143,8 @@ class CapacitySearch:
         if goal.objective is Objective.GPUS:
             return float(num_gpus.sum()), time_s
         if goal.objective is Objective.COST:
-            return self.rate(num_gpus) * time_s, float(num_gpus.sum())
-        return time_s, float(num_gpus.sum())
+            return self.rate(num_gpus) * time_s, 0.0
+        return time_s, 0.0
 
     def _time_limit(self, goal: Goal, low: IntArray, best: Key) -> float:
         """Longest iteration with which a plan on at least `low` GPUs can still be allowed and the best."""
@@ -128,18 +157,17 @@ class CapacitySearch:
         return float(limit)
 
     @staticmethod
-    def _clip(low: IntArray, high: IntArray, max_gpus: float) -> IntArray:
-        if not np.isfinite(max_gpus):
+    def _clip(goal: Goal, best: Key, low: IntArray, high: IntArray) -> IntArray:
+        """`high` without what the limit on GPUs, or a plan on fewer of them, rules out; below `low` if all is."""
+        most = min(goal.max_gpus, best[0]) if goal.objective is Objective.GPUS else goal.max_gpus
+        if not np.isfinite(most):
             return high
-        result: IntArray = np.minimum(high, low + max(0, int(max_gpus) - int(low.sum())))
-        return result if low.sum() <= max_gpus else low - 1
+        result: IntArray = np.minimum(high, low + (int(most) - int(low.sum())))
+        return result
 
     def _allowed(self, goal: Goal, used: IntArray, time_s: float) -> bool:
-        return (
-            time_s <= goal.max_iteration_s
-            and used.sum() <= goal.max_gpus
-            and self.rate(used) * time_s <= goal.max_value
-        )
+        within = time_s <= goal.max_iteration_s and self.rate(used) * time_s <= goal.max_value
+        return within and bool(used.sum() <= goal.max_gpus)
 
     def _halves(self, low: IntArray, high: IntArray) -> list[tuple[IntArray, IntArray]]:
         """The box cut in the pool with the widest range, at a node boundary where it spans one."""

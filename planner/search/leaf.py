@@ -19,6 +19,7 @@ from planner.search.problem import SLACK_BYTES
 
 _FIRST_CHUNK_PAIRS = 2_000
 _MAX_CHUNK_PAIRS = 400_000
+_QUICK_WORK = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +83,19 @@ class LeafResult:
 
 
 def build_leaf(
-    tables: Tables, unit: Unit, low: IntArray, high: IntArray, capacity: IntArray, cutoff_s: float
+    tables: Tables,
+    unit: Unit,
+    low: IntArray,
+    high: IntArray,
+    capacity: IntArray,
+    cutoff_s: float,
+    *,
+    usable_ratio: float = 1.0,
 ) -> LeafProblem:
-    """The unit's options after exact reductions: memory, size limits, cutoff, dominance."""
+    """The unit's options after exact reductions: memory, size limits, cutoff.
+
+    `usable_ratio` below 1 asks for that much headroom on every GPU.
+    """
     options = []
     for w, context in enumerate(unit.contexts):
         table = tables.table[w, context.pool]
@@ -95,7 +106,7 @@ def build_leaf(
             WorkerOptions(
                 rows=rows,
                 num_gpus=table.num_gpus[rows],
-                path_s=times[unit.masks[:, w]][:, rows],
+                path_s=times[unit.masks[:, w][:, None], rows],
                 idle_bytes=table.idle_bytes[rows],
                 active_bytes=table.active_bytes[rows],
                 sync_bytes=table.sync_bytes[rows],
@@ -110,12 +121,29 @@ def build_leaf(
         low=low[: unit.num_slots],
         high=high[: unit.num_slots],
         capacity=capacity,
-        usable_bytes=np.array([pool.usable_bytes for pool in pools]),
+        usable_bytes=np.array([pool.usable_bytes * usable_ratio for pool in pools]),
         host_ram_bytes=np.array([pool.host_ram_bytes for pool in pools]),
         cutoff_s=cutoff_s,
         equal_size=tables.problem.equal_size,
     )
-    return _with_options(leaf, _dominance(leaf, _reduce(leaf)))
+    return _with_options(leaf, _reduce(leaf))
+
+
+def without_dominated(leaf: LeafProblem) -> LeafProblem:
+    """The leaf without options that another dominates in all that this unit can notice."""
+    return _with_options(leaf, _dominance(leaf, list(leaf.options)))
+
+
+def enumerate_leaf(leaf: LeafProblem, work_limit: int) -> LeafResult:
+    """The best choice, exactly, or the best within the work limit (in pairs of partial choices and options).
+
+    Small leaves are searched as they are: finding their dominated options would take longer.
+    """
+    quick = min(work_limit, _QUICK_WORK)
+    result = Enumerator(leaf, quick).run()
+    if result.is_complete or quick == work_limit:
+        return result
+    return Enumerator(without_dominated(leaf), work_limit).run()
 
 
 def _with_options(leaf: LeafProblem, options: list[WorkerOptions]) -> LeafProblem:

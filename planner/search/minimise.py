@@ -10,15 +10,17 @@ from itertools import product
 
 import numpy as np
 
-from planner.domain.strategy import IntArray
+from planner.domain.strategy import FloatArray, IntArray
 from planner.search.bounds import Tables, Unit, UnitArrays, UnitBounds, UnitBuilder
 from planner.search.integer import IntegerProblem, IntegerResult, discretise
-from planner.search.leaf import Enumerator, LeafProblem, LeafResult, build_leaf
+from planner.search.leaf import LeafProblem, LeafResult, build_leaf, enumerate_leaf, without_dominated
 from planner.search.problem import SearchLimits, SearchProblem, Solver
 from planner.search.structures import Structure, enumerate_structures
 
 _DIVE_UNITS = 12
+_DIVE_RATIOS = (1.01, 1.05, 1.15, 1.4, 2.0, 4.0, np.inf)
 _DIVE_WORK = 200_000
+_ALTERNATIVE_RATIO = 1.1
 _LEAF_WORK = 40_000_000
 
 
@@ -66,7 +68,7 @@ class TimeSearch:
         self.time_to_first_s = 0.0
         self.used_solvers: set[str] = set()
         self.units = [unit for structure in self._structures() for unit in self._builder.units(structure)]
-        self._arrays = UnitArrays(self.tables, self.units)
+        self.arrays = UnitArrays(self.tables, self.units)
 
     def _assignments(self) -> Iterator[tuple[str, ...]]:
         names = [
@@ -89,20 +91,13 @@ class TimeSearch:
 
     def minimise(self, capacity: IntArray, cutoff_s: float, *, first_only: bool = False) -> Minimum:
         """The fastest plan with at most `cutoff_s`, or proof that there is none; with `first_only` any such plan."""
-        bounds = UnitBounds(self._arrays, capacity)
-        best: Found | None = None
+        bounds = UnitBounds(self.arrays, capacity)
+        best = self._dive(capacity, bounds.bound, cutoff_s)
+        if best is not None:
+            cutoff_s = _below(best.time_s)
+            if first_only:
+                return Minimum(found=best, bound_s=0.0)
         alive = np.flatnonzero(bounds.bound <= cutoff_s)
-        for unit in alive[np.argsort(bounds.bound[alive], kind="stable")][:_DIVE_UNITS]:
-            if bounds.bound[unit] > cutoff_s:
-                break
-            result = self._enumerate(bounds, int(unit), cutoff_s, _DIVE_WORK)
-            if result.rows is not None:
-                best = self._found(bounds, int(unit), result)
-                cutoff_s = _below(best.time_s)
-                if first_only:
-                    return Minimum(found=best, bound_s=0.0)
-            if result.is_complete:
-                bounds.bound[unit] = np.inf
         alive = bounds.shave(alive, cutoff_s)
         open_s = np.inf
         while alive.size:
@@ -125,6 +120,27 @@ class TimeSearch:
                 alive = alive[bounds.bound[alive] <= cutoff_s]
         return Minimum(found=best, bound_s=min(open_s, best.time_s if best is not None else np.inf))
 
+    def _dive(self, capacity: IntArray, bound_s: FloatArray, cutoff_s: float) -> Found | None:
+        """A good plan, quickly: pretend that the optimum is little above the least bound, so that almost everything
+        can be discarded, and relax that until something is found."""
+        least = float(bound_s.min(initial=np.inf))
+        best: Found | None = None
+        for ratio in _DIVE_RATIOS:
+            guess = min(cutoff_s, least * ratio)
+            if best is not None or not np.isfinite(least) or least > cutoff_s or self.clock.left_s <= 0:
+                break
+            trial = UnitBounds(self.arrays, capacity)
+            units = trial.shave(np.flatnonzero(bound_s <= guess), guess)
+            for unit in units[np.argsort(trial.bound[units], kind="stable")][:_DIVE_UNITS]:
+                if trial.bound[unit] <= guess:
+                    result = enumerate_leaf(self._leaf(trial, int(unit), guess), _DIVE_WORK)
+                    if result.rows is not None:
+                        best = self._found(trial, int(unit), result)
+                        guess = _below(best.time_s)
+            if guess >= cutoff_s:
+                break
+        return best
+
     def used_gpus(self, found: Found) -> IntArray:
         """GPUs that a plan occupies, per pool: its blocks, or its pool-wide workers where they need more."""
         tables, unit = self.tables, found.unit
@@ -141,6 +157,46 @@ class TimeSearch:
         result: IntArray = np.maximum(used, whole)
         return result
 
+    def headroom_ratio(self, found: Found) -> float:
+        """Smallest free share of usable GPU memory over all groups and instants."""
+        tables, unit = self.tables, found.unit
+        result = 1.0
+        for pool, members in unit.groups:
+            idle = {w: float(tables.table[w, pool].idle_bytes[found.rows[w]]) for w in members}
+            resident = sum(idle.values())
+            peaks = [resident - idle[w] + float(tables.table[w, pool].active_bytes[found.rows[w]]) for w in members]
+            if any(tables.syncs[w] for w in members):
+                synced = [w for w in members if tables.syncs[w]]
+                held = sum(float(tables.table[w, pool].sync_bytes[found.rows[w]]) for w in synced)
+                peaks.append(resident - sum(idle[w] for w in synced) + held)
+            result = min(result, 1.0 - max(peaks) / tables.pools[pool].usable_bytes)
+        return result
+
+    def best_per_structure(self, capacity: IntArray, chosen: Found, num: int) -> list[tuple[Found, float]]:
+        """The best plans of the `num` other structures with the least bounds, as far as little work finds them, each
+        with its structure's bound in seconds."""
+        bounds = UnitBounds(self.arrays, capacity)
+        result: list[tuple[Found, float]] = []
+        seen = {chosen.unit.structure}
+        tried = 0
+        for position in np.argsort(bounds.bound, kind="stable"):
+            unit = int(position)
+            structure = bounds.units[unit].structure
+            if len(result) >= num or tried >= 2 * num or not np.isfinite(bounds.bound[unit]) or self.clock.left_s <= 0:
+                break
+            if structure in seen:
+                continue
+            seen.add(structure)
+            tried += 1
+            cutoff_s = float(bounds.bound[unit]) * _ALTERNATIVE_RATIO
+            if not bounds.shave(np.array([unit]), cutoff_s).size:
+                continue
+            leaf = self._leaf(bounds, unit, cutoff_s)
+            found = enumerate_leaf(leaf, _DIVE_WORK)
+            if found.rows is not None:
+                result.append((self._found(bounds, unit, found), float(bounds.bound[unit])))
+        return result
+
     def _found(self, bounds: UnitBounds, unit: int, result: LeafResult) -> Found:
         assert result.rows is not None
         if not self.time_to_first_s:
@@ -152,21 +208,19 @@ class TimeSearch:
             self.tables, bounds.units[unit], bounds.low[unit], bounds.high[unit], bounds.capacity, cutoff_s
         )
 
-    def _enumerate(self, bounds: UnitBounds, unit: int, cutoff_s: float, work: int) -> LeafResult:
-        return Enumerator(self._leaf(bounds, unit, cutoff_s), work).run()
-
     def _close(self, bounds: UnitBounds, unit: int, cutoff_s: float) -> LeafResult:
         leaf = self._leaf(bounds, unit, cutoff_s)
         if leaf.is_empty:
             return LeafResult(rows=None, time_s=np.inf, bound_s=np.inf, is_complete=True)
         if self.limits.solver is Solver.AUTO:
-            result = Enumerator(leaf, _LEAF_WORK).run()
+            result = enumerate_leaf(leaf, _LEAF_WORK)
             self.used_solvers.add("enumeration")
             if result.is_complete:
                 return result
         return self._close_in_integers(leaf)
 
     def _close_in_integers(self, leaf: LeafProblem) -> LeafResult:
+        leaf = without_dominated(leaf)
         problem = discretise(leaf)
         result = self._solve_integers(problem)
         bound_s = np.inf if result.bound_ticks is None else problem.lower_bound_s(result.bound_ticks)

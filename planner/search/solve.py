@@ -1,0 +1,412 @@
+"""`solve`: from a search problem to the best plan with its proof. Read this first, then `minimise` and `leaf`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from planner.domain.plan import Objective, ScheduledStage, Status
+from planner.domain.stages import StageName, WorkerName
+from planner.domain.strategy import IntArray
+from planner.search import schedule
+from planner.search.bounds import Sync
+from planner.search.capacity import CapacityResult, CapacitySearch, Goal
+from planner.search.minimise import Found, TimeSearch
+from planner.search.polish import polish
+from planner.search.problem import SearchLimits, SearchProblem
+from planner.search.structures import Structure
+
+_TIE_CALLS = 16
+_OPTIMAL_GAP_RATIO = 1e-5
+"""CP-SAT and the ILP count time in ticks; a gap below this is their rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The option of one worker. `row` is the caller's candidate number, `option` the row of the option table."""
+
+    worker: WorkerName
+    pool: str
+    group: str
+    num_gpus: int
+    row: int
+    option: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenGroup:
+    """A device group: its id (`pool/0`, `pool/whole`), its workers and its GPUs. The pool-wide group contains the
+    blocks of its pool."""
+
+    id: str
+    pool: str
+    workers: tuple[WorkerName, ...]
+    is_whole: bool
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A complete plan of the search: `time_s` and `schedule` are recomputed in floats from the chosen options."""
+
+    structure: Structure
+    groups: tuple[ChosenGroup, ...]
+    choices: tuple[Choice, ...]
+    order: tuple[tuple[StageName, StageName], ...]
+    """(before, after) for each pair of stages that conflict and that the graph leaves open."""
+    schedule: tuple[ScheduledStage, ...]
+    time_s: float
+    num_gpus: int
+    usd: float | None
+    """Per iteration, of the whole nodes used; None without prices."""
+    headroom_ratio: float
+    """Smallest free share of usable GPU memory."""
+
+    def choice(self, worker: WorkerName) -> Choice:
+        return next(item for item in self.choices if item.worker is worker)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlternativeStructure:
+    """Another structure: its best plan as far as searched, and a lower bound on its time."""
+
+    structure: Structure
+    time_s: float
+    bound_s: float
+    num_gpus: int
+
+
+class Cause(StrEnum):
+    """Why nothing was found."""
+
+    NO_OPTION = "no option"
+    """A worker has no option at all: nothing legal, or too large even alone."""
+    NO_STRUCTURE = "no structure"
+    """The structure filter excluded everything."""
+    MEMORY = "memory"
+    """Options exist, but no combination fits on the GPUs and in the memory given."""
+    LIMITS = "limits"
+    """Plans exist beyond the limits on time, GPUs or USD."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """A memory row that fails by least on its pool: the worker's smallest peak beside the smallest idle states of
+    those that always share its GPUs in that structure. `excess_bytes` is negative if the row itself would fit."""
+
+    worker: WorkerName
+    pool: str
+    least_active_bytes: float
+    least_idle_bytes_of_others: float
+    usable_bytes: float
+
+    @property
+    def excess_bytes(self) -> float:
+        return self.least_active_bytes + self.least_idle_bytes_of_others - self.usable_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The answer and its proof. `value` and `bound` are in seconds (TIME), USD or GPU-hours (COST) or GPUs (GPUS)."""
+
+    status: Status
+    solution: Solution | None
+    value: float
+    bound: float
+    unit: str
+    num_structures: int
+    num_excluded: tuple[tuple[str, int], ...]
+    """Structures that the filter excluded, by reason."""
+    num_solved: int
+    """Structures that bounds did not decide, over all capacities tried."""
+    solver: str
+    """What proved the result, for instance `bounds + enumeration`."""
+    time_to_first_s: float
+    time_s: float
+    alternatives: tuple[AlternativeStructure, ...]
+    cause: Cause | None
+    """Set for INFEASIBLE."""
+    workers_without_options: tuple[WorkerName, ...]
+    shortfalls: tuple[Shortfall, ...]
+    best_beyond_limits: Solution | None
+    """For cause LIMITS: the fastest plan when no limit is set."""
+
+
+def solve(problem: SearchProblem, limits: SearchLimits) -> SearchResult:
+    """The best plan in the space of `problem`, with status, bound and what to say about it.
+
+    OPTIMAL and INFEASIBLE are proven; FEASIBLE (with a bound) and UNKNOWN mean that the time limit ended the search.
+    """
+    search = TimeSearch(problem, limits)
+    capacities = CapacitySearch(search)
+    goal = _goal(limits)
+    best = capacities.run(goal)
+    if best.found is None:
+        return _without_plan(search, capacities, limits, best)
+    chosen = _prefer(search, capacities, goal, limits, best)
+    bound = best.bound[0]
+    solution = build_solution(search, capacities, chosen)
+    value = _value(capacities, limits.objective, solution)
+    optimal = best.key[0] - bound <= _OPTIMAL_GAP_RATIO * abs(best.key[0])
+    return SearchResult(
+        status=Status.OPTIMAL if optimal else Status.FEASIBLE,
+        solution=solution,
+        value=value,
+        bound=min(bound, value),
+        unit=_unit(capacities, limits.objective),
+        num_structures=search.num_structures,
+        num_excluded=tuple(sorted(search.num_excluded.items())),
+        num_solved=search.num_solved,
+        solver=" + ".join(["bounds", *sorted(search.used_solvers)]),
+        time_to_first_s=search.time_to_first_s,
+        time_s=search.clock.elapsed_s,
+        alternatives=_alternatives(search, capacities, chosen, limits),
+        cause=None,
+        workers_without_options=(),
+        shortfalls=(),
+        best_beyond_limits=None,
+    )
+
+
+def _goal(limits: SearchLimits) -> Goal:
+    def given(value: float | None) -> float:
+        return np.inf if value is None else float(value)
+
+    return Goal(
+        objective=limits.objective,
+        max_iteration_s=given(limits.max_iteration_s),
+        max_gpus=given(limits.max_gpus),
+        max_value=given(limits.max_usd_per_iteration),
+    )
+
+
+def _prefer(
+    search: TimeSearch, capacities: CapacitySearch, goal: Goal, limits: SearchLimits, best: CapacityResult
+) -> Found:
+    """Among plans within the tolerance: fewest GPUs, then most headroom, then fewest groups.
+
+    A preference, not a proof: its effort is bounded by a number of steps, and the optimum stays the answer when
+    nothing else qualifies.
+    """
+    assert best.found is not None and best.used is not None
+    if limits.tie_tolerance_ratio <= 0:
+        return best.found
+    slack = 1.0 + limits.tie_tolerance_ratio
+    max_iteration_s, max_value = goal.max_iteration_s, goal.max_value
+    if limits.objective is Objective.TIME:
+        max_iteration_s = min(max_iteration_s, best.key[0] * slack)
+    elif limits.objective is Objective.COST:
+        max_value = min(max_value, best.key[0] * slack)
+    else:
+        max_iteration_s = min(max_iteration_s, best.found.time_s * slack)
+    near = Goal(
+        objective=Objective.GPUS,
+        max_iteration_s=max_iteration_s,
+        max_gpus=min(goal.max_gpus, float(best.used.sum())),
+        max_value=max_value,
+    )
+    found, used = best.found, best.used
+    if limits.objective is not Objective.GPUS:
+        fewer = capacities.run(near, call_limit=_TIE_CALLS)
+        if fewer.found is not None and fewer.used is not None and fewer.used.sum() < used.sum():
+            found, used = fewer.found, fewer.used
+    deadline_s = min(max_iteration_s, max_value / max(capacities.rate(used), 1e-300))
+    return polish(search, used, deadline_s, found)
+
+
+def _value(capacities: CapacitySearch, objective: Objective, solution: Solution) -> float:
+    if objective is Objective.GPUS:
+        return float(solution.num_gpus)
+    if objective is Objective.COST:
+        return capacities.rate(_used(capacities, solution)) * solution.time_s
+    return solution.time_s
+
+
+def _used(capacities: CapacitySearch, solution: Solution) -> IntArray:
+    per_pool = [used_in_pool(solution.groups, name) for name in capacities.pool_names]
+    return np.array(per_pool, dtype=np.int64)
+
+
+def used_in_pool(groups: tuple[ChosenGroup, ...], pool: str) -> int:
+    """GPUs of a pool that the groups occupy: the pool-wide group contains the blocks."""
+    here = [group for group in groups if group.pool == pool]
+    whole = [group.num_gpus for group in here if group.is_whole]
+    return max([*whole, sum(group.num_gpus for group in here if not group.is_whole)])
+
+
+def _unit(capacities: CapacitySearch, objective: Objective) -> str:
+    if objective is Objective.GPUS:
+        return "GPUs"
+    if objective is Objective.COST:
+        return "USD" if capacities.has_prices else "GPU-hours"
+    return "s"
+
+
+def build_solution(search: TimeSearch, capacities: CapacitySearch, found: Found) -> Solution:
+    """Groups, choices and the schedule of a plan; raises ValueError if the schedule contradicts the search."""
+    groups, group_of = _groups(search, found)
+    choices = []
+    for w, row in enumerate(found.rows):
+        table = search.tables.table[w, found.unit.contexts[w].pool]
+        choices.append(
+            Choice(
+                worker=table.worker,
+                pool=table.pool,
+                group=group_of[table.worker],
+                num_gpus=int(table.num_gpus[row]),
+                row=int(table.row[row]),
+                option=row,
+            )
+        )
+    items = _schedule(search, found, groups, group_of)
+    time_s = schedule.makespan_s(items)
+    if abs(time_s - found.time_s) > 1e-9 * max(time_s, 1.0):
+        raise ValueError(f"the schedule takes {time_s} s, the search says {found.time_s} s")
+    used = search.used_gpus(found)
+    return Solution(
+        structure=found.unit.structure,
+        groups=groups,
+        choices=tuple(choices),
+        order=found.unit.order.arcs,
+        schedule=items,
+        time_s=time_s,
+        num_gpus=int(used.sum()),
+        usd=capacities.rate(used) * time_s if capacities.has_prices else None,
+        headroom_ratio=search.headroom_ratio(found),
+    )
+
+
+def _groups(search: TimeSearch, found: Found) -> tuple[tuple[ChosenGroup, ...], dict[WorkerName, str]]:
+    index = {name: w for w, name in enumerate(search.tables.workers)}
+    tables = search.tables.table
+
+    def largest(names: tuple[WorkerName, ...]) -> int:
+        workers = [index[name] for name in names]
+        return max(int(tables[w, found.unit.contexts[w].pool].num_gpus[found.rows[w]]) for w in workers)
+
+    groups: list[ChosenGroup] = []
+    group_of: dict[WorkerName, str] = {}
+    for item in found.unit.structure.pools:
+        blocks = []
+        for i, block in enumerate(item.blocks):
+            name = f"{item.pool}/{i}"
+            blocks.append(ChosenGroup(id=name, pool=item.pool, workers=block, is_whole=False, num_gpus=largest(block)))
+            group_of.update(dict.fromkeys(block, name))
+        if item.whole:
+            size = max(largest(item.whole), sum(block.num_gpus for block in blocks))
+            name = f"{item.pool}/whole"
+            groups.append(ChosenGroup(id=name, pool=item.pool, workers=item.whole, is_whole=True, num_gpus=size))
+            group_of.update(dict.fromkeys(item.whole, name))
+        groups += blocks
+    return tuple(groups), group_of
+
+
+def _schedule(
+    search: TimeSearch, found: Found, groups: tuple[ChosenGroup, ...], group_of: dict[WorkerName, str]
+) -> tuple[ScheduledStage, ...]:
+    """Durations straight from the option tables, then the schedule of the chosen order."""
+    problem = search.problem
+    duration_s = dict(problem.host_stage_s)
+    places: dict[StageName, tuple[str, ...]] = {}
+    sync_s = 0.0
+    for w, row in enumerate(found.rows):
+        context = found.unit.contexts[w]
+        table = search.tables.table[w, context.pool]
+        for stage, seconds in zip(table.stages, table.stage_time_s[:, row], strict=True):
+            duration_s[stage] = float(seconds)
+        if context.sync is not Sync.NONE:
+            shares = table.sync_colocated_s if context.sync is Sync.COLOCATED else table.sync_disaggregated_s
+            sync_s += float(shares[row])
+    for item in problem.graph.stages:
+        workers = [name for name in problem.graph.workers_of(item.name) if name in group_of]
+        places[item.name] = tuple(sorted({group_of[name] for name in workers}))
+    if problem.graph.has_stage(StageName.WEIGHT_SYNC):
+        duration_s[StageName.WEIGHT_SYNC] = sync_s
+    nested = [
+        (whole.id, block.id)
+        for whole in groups
+        for block in groups
+        if whole.is_whole and not block.is_whole and whole.pool == block.pool
+    ]
+    return schedule.evaluate(problem.graph, duration_s, places, found.unit.order.arcs, nested)
+
+
+def _alternatives(
+    search: TimeSearch, capacities: CapacitySearch, chosen: Found, limits: SearchLimits
+) -> tuple[AlternativeStructure, ...]:
+    if limits.num_alternatives <= 0:
+        return ()
+    result = []
+    for found, bound_s in search.best_per_structure(capacities.full, chosen, limits.num_alternatives):
+        result.append(
+            AlternativeStructure(
+                structure=found.unit.structure,
+                time_s=found.time_s,
+                bound_s=bound_s,
+                num_gpus=int(search.used_gpus(found).sum()),
+            )
+        )
+    return tuple(sorted(result, key=lambda item: item.time_s))
+
+
+def _without_plan(
+    search: TimeSearch, capacities: CapacitySearch, limits: SearchLimits, best: CapacityResult
+) -> SearchResult:
+    proven = best.bound[0] == np.inf
+    missing = tuple(
+        name
+        for w, name in enumerate(search.tables.workers)
+        if not any(worker == w for worker, _ in search.tables.table)
+    )
+    beyond = None
+    if proven and not missing and search.num_structures:
+        free = capacities.run(Goal(objective=Objective.TIME))
+        beyond = build_solution(search, capacities, free.found) if free.found is not None else None
+    cause = Cause.MEMORY
+    if missing:
+        cause = Cause.NO_OPTION
+    elif not search.num_structures:
+        cause = Cause.NO_STRUCTURE
+    elif beyond is not None:
+        cause = Cause.LIMITS
+    return SearchResult(
+        status=Status.INFEASIBLE if proven else Status.UNKNOWN,
+        solution=None,
+        value=np.inf,
+        bound=best.bound[0],
+        unit=_unit(capacities, limits.objective),
+        num_structures=search.num_structures,
+        num_excluded=tuple(sorted(search.num_excluded.items())),
+        num_solved=search.num_solved,
+        solver=" + ".join(["bounds", *sorted(search.used_solvers)]),
+        time_to_first_s=search.time_to_first_s,
+        time_s=search.clock.elapsed_s,
+        alternatives=(),
+        cause=cause if proven else None,
+        workers_without_options=missing,
+        shortfalls=_shortfalls(search) if cause is Cause.MEMORY else (),
+        best_beyond_limits=beyond,
+    )
+
+
+def _shortfalls(search: TimeSearch) -> tuple[Shortfall, ...]:
+    """For every worker and pool the memory row that fails by least, over all structures."""
+    least: dict[tuple[WorkerName, str], Shortfall] = {}
+    tables = search.tables.table
+    for unit in search.units:
+        for pool, members in unit.groups:
+            for w in members:
+                table = tables[w, pool]
+                item = Shortfall(
+                    worker=table.worker,
+                    pool=table.pool,
+                    least_active_bytes=float(table.active_bytes.min()),
+                    least_idle_bytes_of_others=sum(float(tables[v, pool].idle_bytes.min()) for v in members if v != w),
+                    usable_bytes=search.tables.pools[pool].usable_bytes,
+                )
+                key = (table.worker, table.pool)
+                if key not in least or item.excess_bytes < least[key].excess_bytes:
+                    least[key] = item
+    return tuple(sorted(least.values(), key=lambda item: (-item.excess_bytes, item.worker.value, item.pool)))
