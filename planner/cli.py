@@ -191,7 +191,9 @@ def diff(
     elif not changes:
         print("The plans are the same.")
     else:
-        _print_table(change_table(changes, before=str(before), after=str(after)))
+        same_name = before.name == after.name
+        names = (str(before), str(after)) if same_name else (before.name, after.name)
+        _print_table(change_table(changes, before=names[0], after=names[1]))
     if changes:
         raise typer.Exit(DifferenceError.exit_code)
 
@@ -261,8 +263,6 @@ def _check_output(output: Path | None) -> None:
 def _deliver(made: Plan, output: Path | None, *, as_json: bool) -> None:
     from planner.domain.plan import Status
 
-    if made.status is Status.INFEASIBLE:
-        raise InfeasibleError("no plan in the declared space satisfies the request")
     if made.status is Status.UNKNOWN:
         raise NoPlanFoundError("the search ended at its time limit without a plan; give a longer --time-limit")
     if output is not None:
@@ -272,6 +272,11 @@ def _deliver(made: Plan, output: Path | None, *, as_json: bool) -> None:
     _print_plan(made, as_json=as_json)
     if output is not None:
         print(f"saved {output}", file=sys.stderr)
+    if made.status is Status.INFEASIBLE:
+        # Only a fixed configuration is shown although it cannot run: the report says how it fails.
+        from planner.report.words import misfits
+
+        raise InfeasibleError("; ".join(misfits(made)) or "the configuration does not fit")
 
 
 def _print_plan(made: Plan, *, as_json: bool) -> None:
@@ -323,7 +328,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; deliberate errors are printed, others are raised."""
     parser_error = _click_error()
     try:
-        result = app(args=list(arguments) if arguments is not None else None, prog_name="rlplan", standalone_mode=False)
+        # Calling the command instead of `app` keeps typer from replacing our hook for internal errors.
+        command = typer.main.get_command(app)
+        given = list(arguments) if arguments is not None else None
+        result = command.main(args=given, prog_name="rlplan", standalone_mode=False)
         sys.stdout.flush()
     except RlplanError as error:
         return _fail(str(error), error.exit_code)

@@ -24,8 +24,10 @@ DEFAULT_GPU = "h100"
 MAX_GPUS = 100_000
 MAX_TEXT = 400
 
-_TOKEN = re.compile(r"(?:(?P<first>\d+)\s*[xX×*]\s*)?(?:(?P<second>\d+)\s*[xX×*]\s*)?(?P<name>[A-Za-z0-9][\w.+-]*)")
-_REVERSED = re.compile(r"(?P<name>[A-Za-z][\w.+-]*?)\s*[xX×*:]\s*(?P<count>\d+)")
+_TOKEN = re.compile(
+    r"(?:(?P<first>\d+)\s*[xX×*]\s*)?(?:(?P<second>\d+)\s*[xX×*]\s*)?(?P<name>(?!\d+[xX×*])[A-Za-z0-9][\w.+-]*)"
+)
+_REVERSED = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)\s*[xX×*:]\s*(?P<count>\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ def _from_text(spec: WorkloadSpec, problems: Problems) -> Hardware | None:
         raise InvalidInputError(f"{len(text)} characters are too many", where=where, accepted=GRAMMAR)
     tokens = [token.strip() for token in text.split(",")]
     if len(tokens) == 1 and (match := _TOKEN.fullmatch(tokens[0])) and not match["first"]:
+        if _REVERSED.fullmatch(tokens[0]) is not None:
+            raise _not_understood(tokens[0], where)
         return _open(spec, _find(match["name"], where), problems)
     return _complete(spec, [_attempt_token(token, where, problems) for token in tokens], problems)
 
@@ -319,7 +323,7 @@ def _node_assumption(draft: _Draft) -> Assumption:
     return Assumption(
         what=f"node of {draft.pool.name}",
         value=", ".join(parts),
-        source=node.provenance.source,
+        source="generic node",
         effect="less host RAM forbids offload, slower NICs favour smaller groups; name a node type (4xp5.48xlarge)",
     )
 
@@ -334,6 +338,6 @@ def _price_assumption(pool: Pool) -> Assumption:
     return Assumption(
         what=f"price of {pool.name}",
         value=f"{pool.usd_per_gpu_hour:.2f} USD per GPU-hour",
-        source=f"{price.provider} {price.region} {price.kind}, {price.date}".replace("  ", " "),
+        source=f"{price.provider} {price.kind}, {price.date}",
         effect="scales USD; the fastest plan stays the same",
     )

@@ -50,9 +50,9 @@ def build_request(spec: WorkloadSpec) -> PlanRequest:
     """The request that `spec` describes; raises InvalidInputError with every problem at once."""
     reader = _Reader(spec)
     actor = reader.model("model", None, "a catalog id, a Hugging Face id or a path; see rlplan models")
+    lengths = _read_lengths(reader, actor)
     algorithm = reader.algorithm()
     hardware = read_hardware(spec, reader.problems)
-    lengths = _read_lengths(reader, actor)
     num_prompts = reader.count(
         "num_prompts", DEFAULT_PROMPTS, MAX_PROMPTS, "prompts", "more prompts, longer iterations"
     )
@@ -214,7 +214,7 @@ def _read_lengths(reader: _Reader, actor: Model | None) -> tuple[int, float, Len
     longest = reader.count("response_max", DEFAULT_RESPONSE_TOKENS, MAX_TOKENS, "longest response", "give --response")
     prompt_max = reader.count("prompt_max", DEFAULT_PROMPT_TOKENS, MAX_TOKENS, "longest prompt", "give --prompt")
     prompt_mean = _read_prompt_mean(reader, prompt_max or DEFAULT_PROMPT_TOKENS)
-    if longest is None or prompt_max is None or mean is None or cv is None or reader.problems:
+    if longest is None or prompt_max is None or mean is None or cv is None:
         return None
     if mean > longest:
         reader.fail("response_mean", f"mean {mean:g} is above the longest response", f"at most {longest}")
@@ -361,8 +361,10 @@ def _read_precisions(reader: _Reader, hardware: Hardware | None) -> tuple[Precis
     """Precision of training and of rollout; each must exist on at least one pool."""
     train = reader.choice("train_precision", Precision)
     rollout = reader.choice("rollout_precision", Precision)
-    if reader.spec.train_precision is None and reader.spec.rollout_precision is None:
-        reader.assume("precision", "bf16 training, bf16 rollout", "fp8 rollout is faster and changes what is sampled")
+    if reader.spec.train_precision is None:
+        reader.assume("training precision", Precision.BF16.value, "changes what is learned, so never changed unasked")
+    if reader.spec.rollout_precision is None:
+        reader.assume("rollout precision", Precision.BF16.value, "fp8 is faster and changes what is sampled")
     nodes = [hardware.open_node] if hardware is not None and hardware.open_node is not None else []
     if hardware is not None and hardware.cluster is not None:
         nodes = [pool.node for pool in hardware.cluster.pools]

@@ -103,10 +103,10 @@ def hardware_table() -> Group:
     nodes = _table()
     nodes.add_column("node type", style="bold", no_wrap=True)
     nodes.add_column("GPUs", no_wrap=True)
-    nodes.add_column("USD per GPU-hour", justify="right", no_wrap=True)
+    nodes.add_column("USD/GPU-hour", justify="right", no_wrap=True)
     nodes.add_column("also known as", ratio=1, overflow="fold")
     for node in catalog.list_nodes():
-        price = "" if node.usd_per_gpu_hour is None else f"{node.usd_per_gpu_hour:.2f} ({node.price_date})"
+        price = "" if node.usd_per_gpu_hour is None else f"{node.usd_per_gpu_hour:.2f}"
         nodes.add_row(node.id, f"{node.gpus_per_node} x {node.gpu}", price, ", ".join(node.aliases))
     return Group(gpus, Text(), nodes)
 

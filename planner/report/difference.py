@@ -17,6 +17,8 @@ _IGNORED = frozenset(
     {"digests", "run", "rlplan_version", "format_version", "term_order", "rejection_order", "terms", "ranks"}
 )
 """Derived, ordering only, or (terms) so many that the totals beside them say more."""
+_FIRST = ("status", "objective", "iteration", "num_gpus", "device_groups", "placements", "schedule")
+"""The order of sections: the answer before its reasons."""
 _KEYS = ("stage", "id", "what", "framework", "name", "description")
 
 
@@ -44,9 +46,9 @@ def differences(before: Plan, after: Plan) -> tuple[Change, ...]:
 def change_table(changes: tuple[Change, ...], *, before: str, after: str) -> Table:
     """The changes as a table; `before` and `after` name the two files."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("where", style="bold", ratio=5, overflow="fold")
-    table.add_column(before, ratio=3, overflow="fold")
-    table.add_column(after, ratio=3, overflow="fold")
+    table.add_column("where", style="bold", no_wrap=True)
+    table.add_column(before, overflow="fold")
+    table.add_column(after, overflow="fold")
     for change in changes:
         table.add_row(Text(change.place), Text(change.before, style="red"), Text(change.after, style="green"))
     return table
@@ -78,8 +80,10 @@ def _compare_objects(place: str, first: dict[str, Json], second: dict[str, Json]
         # Another model or GPU: its name says more than forty numbers.
         yield Change(place=place, before=str(first.get("id")), after=str(second.get("id")))
         return
-    for key in sorted(first.keys() | second.keys()):
-        if key not in _IGNORED:
+    keys = sorted(first.keys() | second.keys(), key=lambda key: (_FIRST.index(key) if key in _FIRST else 99, key))
+    for key in keys:
+        # A scheduled stage names its groups twice, as text and as a list.
+        if key not in _IGNORED and not (key == "device_groups" and "device_group" in first):
             yield from _compare(f"{place}.{key}" if place else key, first.get(key), second.get(key))
 
 
@@ -101,8 +105,7 @@ def _words(place: str, value: Json) -> str:
     if value is None:
         return "-"
     if isinstance(value, dict):
-        name = next((str(value[key]) for key in _KEYS if key in value), "")
-        return name or "yes"
+        return next((str(value[key]) for key in ("value", *_KEYS) if key in value), "given")
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):

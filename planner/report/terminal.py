@@ -14,7 +14,18 @@ from rich.text import Text
 
 from planner.domain.plan import Placement, Plan, ScheduledStage, Status
 from planner.domain.stages import StageName, WorkerName
-from planner.report.words import arrangement, largest, percent, quantity, rests_on_defaults, strategy_words, term_words
+from planner.report.words import (
+    MISFIT,
+    arrangement,
+    is_fixed,
+    largest,
+    misfits,
+    percent,
+    quantity,
+    rests_on_defaults,
+    strategy_words,
+    term_words,
+)
 from planner.units import format_bytes, format_seconds
 
 MAX_WIDTH = 100
@@ -103,6 +114,7 @@ def _headline(plan: Plan) -> Group:
         style="dim",
     )
     lines = [title, job, Text(), _answer(plan), _proof(plan), *_limits(plan)]
+    lines += [Text(f"does not fit: {problem}", "bold red") for problem in misfits(plan)]
     if rests_on_defaults(plan):
         lines.append(
             Text("This plan rests on defaults alone: check the assumptions below before you rely on it.", "yellow")
@@ -139,7 +151,7 @@ def _proof(plan: Plan) -> Text:
     bound = quantity(plan.bound, plan.objective_unit)
     style = _STATUS_STYLE.get(plan.status, "bold red")
     gap = f"{plan.limits.objective.value}: lower bound {bound}, gap {percent(plan.gap_ratio)}"
-    if plan.search.num_priced == 0 or plan.search.num_structures == 0:
+    if is_fixed(plan):
         return Text("Priced as given; nothing was searched.", "dim")
     if plan.status is Status.OPTIMAL:
         return Text.assemble(("proven optimal", style), f" in the declared space, {gap}")
@@ -361,7 +373,7 @@ def _host_ram(plan: Plan) -> Table | None:
 
 def _search(plan: Plan) -> Table | None:
     search = plan.search
-    if search.num_priced == 0 and search.num_structures == 0:
+    if is_fixed(plan):
         return None
     table = _table()
     table.add_column(style="bold", no_wrap=True)
@@ -410,7 +422,7 @@ def _alternatives(plan: Plan) -> Table | None:
         change = (other.time_s / plan.time_s - 1) if plan.time_s else 0.0
         table.add_row(
             format_seconds(other.time_s),
-            f"{change:+.1%}".replace("%", " %"),
+            f"{change:+.1%}",
             f"{other.num_gpus} GPUs",
             other.description,
         )
@@ -418,13 +430,14 @@ def _alternatives(plan: Plan) -> Table | None:
 
 
 def _assumptions(plan: Plan) -> Table | None:
-    if not plan.assumptions:
+    assumed = [item for item in plan.assumptions if item.what != MISFIT]
+    if not assumed:
         return None
     table = _table()
     table.add_column(style="bold", no_wrap=True)
     table.add_column(ratio=5)
     table.add_column(ratio=6, style="dim")
-    for item in plan.assumptions:
+    for item in assumed:
         source = "" if item.source == "default" else f" ({item.source})"
         table.add_row(item.what, f"{item.value}{source}", item.effect)
     return table

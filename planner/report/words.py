@@ -10,6 +10,11 @@ from planner.domain.strategy import EngineIdle, Offload, Recompute, Sharding, St
 from planner.files.workload import KEY_INPUTS
 from planner.units import format_bytes, format_seconds
 
+MISFIT = "does not fit"
+"""What the pipeline calls a capacity that a fixed configuration exceeds."""
+NO_SOLVER = "none"
+"""How the solver's name starts when nothing was searched."""
+
 
 def strategy_words(strategy: Strategy | None, *, trains: bool = True) -> str:
     """`'tp 4 pp 2 dp 4, zero1, full recompute'` or `'8 engines of tp 4, ...'`; empty for None.
@@ -118,3 +123,13 @@ def arrangement(plan: Plan) -> str:
 def rests_on_defaults(plan: Plan) -> bool:
     """True when the user gave nothing but the model and perhaps the hardware."""
     return {assumption.what for assumption in plan.assumptions} >= KEY_INPUTS
+
+
+def is_fixed(plan: Plan) -> bool:
+    """True for a configuration that was only priced."""
+    return plan.search.solver.startswith(NO_SOLVER)
+
+
+def misfits(plan: Plan) -> tuple[str, ...]:
+    """Every capacity that a fixed configuration exceeds, in words."""
+    return tuple(item.value for item in plan.assumptions if item.what == MISFIT)

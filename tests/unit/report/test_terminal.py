@@ -1,0 +1,130 @@
+"""The report says everything that a reader needs, at any width, and nothing that is not so."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from planner.domain.plan import Assumption, Limits, Plan, ScheduledStage
+from planner.domain.stages import StageName
+from planner.files.workload import KEY_INPUTS
+from planner.report.difference import differences
+from planner.report.terminal import plan_report, print_plan
+from tests.golden.sample import grpo_plan, split_plan
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("plan", [grpo_plan(run=True), split_plan()], ids=["grpo", "split"])
+def test_lines_fit_and_end_clean(plan: Plan, width: int) -> None:
+    lines = plan_report(plan, width=width).splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_every_part_is_there() -> None:
+    plan = grpo_plan(run=True)
+    text = " ".join(plan_report(plan).split())
+    for placement in plan.placements:
+        assert placement.stage.value in text
+        if placement.gpu_memory is not None:
+            assert placement.gpu_memory.instant in text
+    for assumption in plan.assumptions:
+        assert assumption.what in text
+    for part in (
+        "415.1 s per iteration", "1,421 tokens/s/GPU", "25.39 USD", "lower bound 414.9 s, gap 0.06%", "71.7 GiB usable",
+        "184,320 candidates", "132,870", "GPU memory 41,212", "solved by cpsat", "first plan after 310 ms",
+        "2.00 TiB", "can run this plan", "reference must share the layout", "+21.0%",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_host_ram_is_the_sum_over_workers_of_one_node() -> None:
+    # 61 (engine) + 16 (reference) + 328 (trainer, whose two stages hold the same bytes).
+    assert "405.0 GiB" in plan_report(grpo_plan())
+    # The engine is on other nodes.
+    assert "344.0 GiB" in plan_report(split_plan())
+
+
+def test_unproven_unpriced_and_estimated_plans_say_so() -> None:
+    text = plan_report(split_plan())
+    assert "not proven optimal" in text and "no price known" in text
+    plan = grpo_plan()
+    fixed = replace(plan, search=replace(plan.search, solver="none (fixed configuration)"))
+    text = plan_report(fixed)
+    assert "nothing was searched" in text
+    assert "proven optimal" not in text and "Search" not in text
+
+
+def test_limits_and_unused_gpus() -> None:
+    limits = Limits(max_iteration_s=500.0, max_usd_per_iteration=30.0, max_gpus=32)
+    plan = grpo_plan()
+    part = replace(plan, limits=limits, device_groups=(replace(plan.device_groups[0], num_gpus=16, num_nodes=2),))
+    text = plan_report(part)
+    assert "at most 500.0 s per iteration, 30.00 USD per iteration, 32 GPUs" in text
+    assert "16 of 32 GPUs used" in text
+
+
+def test_defaults_alone_are_announced() -> None:
+    assumed = tuple(Assumption(what=what, value="x", source="default") for what in sorted(KEY_INPUTS))
+    assert "defaults alone" in plan_report(replace(grpo_plan(), assumptions=assumed))
+    assert "defaults alone" not in plan_report(grpo_plan())
+
+
+def test_timeline_shows_idle_time_and_host_stages() -> None:
+    plan = split_plan()
+    lane = next(line for line in plan_report(plan).splitlines() if line.startswith("  g0  ["))
+    assert lane.count(".") > 20
+    host = tuple(
+        ScheduledStage(stage=item.stage, device_groups=("host",), start_s=item.start_s, end_s=item.start_s + 40)
+        if item.stage is StageName.REWARD
+        else item
+        for item in plan.schedule
+    )
+    assert "  host  ...." in plan_report(replace(plan, schedule=host))
+
+
+def test_a_pipe_gets_plain_text() -> None:
+    stream = io.StringIO()
+    print_plan(grpo_plan(), stream)
+    assert stream.getvalue() == plan_report(grpo_plan())
+    assert "\033" not in stream.getvalue()
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colour_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = _Terminal()
+    print_plan(grpo_plan(), stream)
+    assert "\033[" in stream.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = _Terminal()
+    print_plan(grpo_plan(), stream)
+    assert "\033[3" not in stream.getvalue()
+
+
+def test_differences() -> None:
+    plan = grpo_plan()
+    assert differences(plan, plan) == ()
+    found = {change.place: (change.before, change.after) for change in differences(plan, split_plan())}
+    assert found["device_groups g0.num_gpus"] == ("32", "16")
+    assert found["inputs.cluster.pools h100.usd_per_gpu_hour"] == ("6.88", "-")
+    assert found["objective.gap_ratio"] == ("0.06%", "10%")
+
+
+def test_a_difference_in_single_terms_is_not_overlooked() -> None:
+    plan = grpo_plan()
+    first = plan.placements[0]
+    swapped = (replace(first.time_terms[1], value=first.time_terms[0].value),
+               replace(first.time_terms[0], name=first.time_terms[0].name, value=first.time_terms[1].value),
+               *first.time_terms[2:])  # fmt: skip
+    other = replace(plan, placements=(replace(first, time_terms=swapped), *plan.placements[1:]))
+    changes = differences(plan, other)
+    assert [change.place for change in changes] == ["placements"]

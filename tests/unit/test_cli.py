@@ -1,0 +1,345 @@
+"""The command line: arguments reach the pipeline, answers reach the right stream, errors the right exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner import __version__, cli
+from planner.domain.plan import Assumption, Plan, Status
+from planner.domain.request import FixedWorker, PlanRequest
+from planner.domain.stages import WorkerName
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.files.plan import plan_text, read_plan, write_plan
+from tests.golden.sample import grpo_plan, split_plan
+
+ROOT = Path(__file__).parents[2]
+
+
+class FakePipeline(types.ModuleType):
+    """Stands for planner.pipeline: remembers what it was asked, and answers with a fixed plan."""
+
+    def __init__(self) -> None:
+        super().__init__("planner.pipeline")
+        self.requests: list[PlanRequest] = []
+        self.fixed: list[tuple[FixedWorker, ...]] = []
+        self.answer: Callable[[], Plan] = lambda: grpo_plan(run=True)
+
+    def make_plan(self, request: PlanRequest) -> Plan:
+        self.requests.append(request)
+        return self.answer()
+
+    def estimate(self, request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
+        self.requests.append(request)
+        self.fixed.append(strategies)
+        return self.answer()
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> FakePipeline:
+    fake = FakePipeline()
+    monkeypatch.setitem(sys.modules, "planner.pipeline", fake)
+    return fake
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "saved.json"
+    write_plan(grpo_plan(), path)
+    return path
+
+
+def failing(error: Exception) -> Callable[[], Plan]:
+    def answer() -> Plan:
+        raise error
+
+    return answer
+
+
+def process(*arguments: str, debug: bool = False, code: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "RLPLAN_DEBUG": "1" if debug else ""}
+    start = ["-c", code] if code else ["-m", "planner"]
+    return subprocess.run(
+        [sys.executable, *start, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+# ---------------------------------------------------------------------------------------------- plan
+
+
+def test_every_flag_reaches_the_request(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = (
+        "plan qwen3-8b --algorithm ppo --gpus 16xh100,8xh200 --prompt 500 --prompt-mean 200 --response 2000 "
+        "--response-mean 700 --response-cv 0.4 --prompts 100 --group 2 --optimizer-steps 5 --epochs 2 --kl 0.5 "
+        "--oversampling 1.25 --critic qwen3-4b --reward judge --reward-model qwen3-1.7b --judge-tokens 33 "
+        "--precision bf16 --rollout-precision fp8 --lora 16 --framework verl --objective cost --deadline 10h "
+        "--steps 100 --max-gpus 20 --memory-margin 7% --price h100=2 --price h200=3 --time-limit 5s --solver ilp "
+        "--seed 3"
+    )
+    arguments = [*flags.split(), "--budget", "1000 USD", "--inter-pool", "50 Gbit/s"]
+    assert cli.run(arguments) == 0, capsys.readouterr().err
+    (request,) = pipeline.requests
+    work, limits, cluster = request.workload, request.limits, request.cluster
+    assert cluster is not None
+    assert [(p.num_gpus, p.usd_per_gpu_hour) for p in cluster.pools] == [(16, 2.0), (8, 3.0)]
+    assert cluster.inter_pool_bytes_per_s == pytest.approx(6.25e9)
+    assert (work.algorithm.name, work.algorithm.oversampling_ratio) == ("ppo", 1.25)
+    assert (work.prompt_max_tokens, work.prompt_mean_tokens) == (500, 200)
+    assert (work.response.max_tokens, work.response.mean_tokens, work.response.cv) == (2000, 700, 0.4)
+    assert (work.num_prompts, work.group_size, work.num_optimizer_steps, work.num_epochs) == (100, 2, 5, 2)
+    assert (work.kl_coefficient, work.lora_rank) == (0.5, 16)
+    assert work.critic is not None and work.critic.id == "qwen3-4b"
+    assert work.reward.model is not None and work.reward.model.id == "qwen3-1.7b"
+    assert work.reward.judge_tokens == 33
+    assert work.rollout_precision.value == "fp8"
+    assert work.memory_margin_ratio == pytest.approx(0.07)
+    assert (limits.objective.value, limits.framework, limits.solver, limits.seed) == ("cost", "verl", "ilp", 3)
+    assert limits.max_iteration_s == pytest.approx(360)
+    assert limits.max_usd_per_iteration == pytest.approx(10)
+    assert (limits.max_gpus, limits.time_limit_s) == (20, 5)
+    assert request.assumptions == () or {a.what for a in request.assumptions} <= {"node of h100", "node of h200"}
+
+
+def test_plan_prints_saves_and_says_where(
+    pipeline: FakePipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    assert cli.run(["plan", "qwen3-8b", "--gpus", "8xh100", "-o", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert "per iteration" in printed.out
+    assert "saved" not in printed.out and str(path) in printed.err
+    assert read_plan(path) == grpo_plan()
+    assert "\033" not in printed.out
+
+
+def test_json_is_the_only_thing_on_stdout(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["plan", "qwen3-8b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["time_s"] == 0.84
+
+
+def test_workload_file_and_overriding_flag(pipeline: FakePipeline, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text("model: qwen3-8b\ngpus: 8xh100\nbatch: {prompts: 64, group: 4}\n")
+    assert cli.run(["plan", str(path), "--prompts", "32"]) == 0
+    work = pipeline.requests[0].workload
+    assert (work.num_prompts, work.group_size) == (32, 4)
+
+
+def test_output_that_cannot_be_written_is_found_before_the_search(
+    pipeline: FakePipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (tmp_path, tmp_path / "none" / "plan.json"):
+        assert cli.run(["plan", "qwen3-8b", "-o", str(place)]) == 2
+        assert str(place) in capsys.readouterr().err
+    assert pipeline.requests == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInputError("bad"), 2),
+        (InfeasibleError("stage 'actor update': too large"), 3),
+        (NoPlanFoundError("time is up"), 4),
+    ],
+)
+def test_errors_become_exit_codes(
+    pipeline: FakePipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str], error: Exception, code: int
+) -> None:
+    pipeline.answer = failing(error)
+    path = tmp_path / "plan.json"
+    assert cli.run(["plan", "qwen3-8b", "-o", str(path)]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"error: {error}\n"
+    assert not path.exists()
+
+
+def test_a_plan_without_an_answer_is_no_success(pipeline: FakePipeline) -> None:
+    pipeline.answer = lambda: replace(grpo_plan(), status=Status.UNKNOWN)
+    assert cli.run(["plan", "qwen3-8b"]) == 4
+
+
+def test_interrupt_is_quiet(pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> Plan:
+        raise KeyboardInterrupt
+
+    pipeline.answer = interrupted
+    assert cli.run(["plan", "qwen3-8b"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["pln"], "Did you mean 'plan'?"),
+        (["plan", "qwen3-8b", "--gpu", "8xh100"], "--gpus"),
+        (["plan", "qwen3-8b", "--prompts", "many"], "--prompts"),
+        (["plan", "qwen3-8b", "--prompts"], "--prompts"),
+        (["plan", "a", "b"], "unexpected extra argument"),
+        (["show"], "Missing argument"),
+        (["plan"], "MODEL: is missing"),
+        (["plan", "none.yaml"], "none.yaml: does not exist"),
+        (["plan", "qwen3-33b"], "did you mean 'qwen3-32b'"),
+        (["show", "none.json"], "none.json: does not exist"),
+        (["models", "qwen3-33b"], "did you mean"),
+        (["hardware", "h10"], "did you mean 'h100'"),
+        (["frameworks", "vrel"], "did you mean 'verl'"),
+        (["export", "p.json", "--to", "vrel", "-o", "out"], "did you mean 'verl'"),
+    ],
+)
+def test_wrong_input_is_exit_2_with_one_message(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    assert cli.run(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert expected in printed.err
+    assert "Traceback" not in printed.err
+
+
+# ---------------------------------------------------------------------------------------------- other commands
+
+
+def test_estimate_passes_the_fixed_strategies(pipeline: FakePipeline, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(
+        "model: qwen3-8b\ngpus: 8xh100\nbatch: {kl: 0}\n"
+        "strategies: [{worker: rollout engine, tp: 2}, {worker: actor trainer, tp: 4}]\n"
+    )
+    assert cli.run(["estimate", str(path)]) == 0
+    assert [item.worker for item in pipeline.fixed[0]] == [WorkerName.ROLLOUT_ENGINE, WorkerName.ACTOR_TRAINER]
+
+
+def test_estimate_shows_what_does_not_fit_and_fails(
+    pipeline: FakePipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(
+        path.write_text(
+            "model: qwen3-8b\ngpus: 8xh100\nbatch: {kl: 0}\n"
+            "strategies: [{worker: rollout engine}, {worker: actor trainer}]\n"
+        )
+    )
+    misfit = Assumption(what="does not fit", value="actor update: 99 GiB of 72 GiB", source="cost model")
+    plan = grpo_plan()
+    search = replace(plan.search, solver="none (fixed configuration)")
+    pipeline.answer = lambda: replace(plan, status=Status.INFEASIBLE, assumptions=(misfit,), search=search)
+    assert cli.run(["estimate", str(path)]) == 3
+    printed = capsys.readouterr()
+    assert "does not fit: actor update: 99 GiB of 72 GiB" in printed.out
+    assert "nothing was searched" in printed.out
+    assert printed.err == "error: actor update: 99 GiB of 72 GiB\n"
+
+
+def test_show_prints_what_plan_printed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["show", str(saved)]) == 0
+    assert "proven optimal" in capsys.readouterr().out
+    assert cli.run(["show", str(saved), "--json"]) == 0
+    assert capsys.readouterr().out == plan_text(grpo_plan())
+
+
+def test_diff(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.json"
+    write_plan(split_plan(), other)
+    assert cli.run(["diff", str(saved), str(saved)]) == 0
+    assert "the same" in capsys.readouterr().out
+    assert cli.run(["diff", str(saved), str(other)]) == 5
+    assert "placements rollout.strategy.num_gpus" in capsys.readouterr().out
+    assert cli.run(["diff", str(saved), str(other), "--json"]) == 5
+    rows = json.loads(capsys.readouterr().out)
+    assert {"place": "status", "before": "optimal", "after": "feasible"} in rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["models"], "qwen3-32b"),
+        (["models", "Qwen/Qwen3-32B"], "32.762 B"),
+        (["models", "qwen3-30b-a3b"], "8 of 128 experts"),
+        (["hardware"], "aws-p5.48xlarge"),
+        (["hardware", "h100"], "generic-h100-sxm"),
+        (["hardware", "p5.48xlarge"], "400 Gbit/s"),
+        (["frameworks"], "verl"),
+        (["frameworks", "verl"], "verl/"),
+        (["--help"], "estimate"),
+        (["plan", "--help"], "--response-mean"),
+    ],
+)
+def test_catalogs_and_help(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    assert cli.run(arguments) == 0
+    out = capsys.readouterr().out
+    assert expected in out
+    assert max(len(line) for line in out.splitlines()) <= 100
+
+
+# ---------------------------------------------------------------------------------------------- the process
+
+
+def test_version_imports_next_to_nothing() -> None:
+    code = (
+        "import sys; from planner import cli\n"
+        "assert cli.run(['--version']) == 0\n"
+        "heavy = {'numpy', 'networkx', 'pydantic', 'rich', 'ortools', 'pulp', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    result = process(code=code)
+    assert result.stderr == ""
+    assert result.stdout == f"rlplan {__version__}\n"
+
+
+def test_planning_by_flags_needs_no_pydantic() -> None:
+    code = (
+        "import sys; from planner.files.spec import WorkloadSpec\n"
+        "from planner.files.workload import build_request\n"
+        "build_request(WorkloadSpec(model='qwen3-8b', gpus='8xh100'))\n"
+        "heavy = {'pydantic', 'rich', 'ortools', 'pulp'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    assert process(code=code).stderr == ""
+
+
+def test_internal_error_is_one_line_and_exit_1() -> None:
+    code = (
+        "import sys, types\n"
+        "fake = types.ModuleType('planner.pipeline')\n"
+        "def make_plan(request): raise ZeroDivisionError('boom')\n"
+        "fake.make_plan = make_plan\n"
+        "sys.modules['planner.pipeline'] = fake\n"
+        "sys.argv = ['rlplan', 'plan', 'qwen3-8b']\n"
+        "from planner.cli import main; main()\n"
+    )
+    result = process(code=code)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "ZeroDivisionError: boom" in result.stderr and "RLPLAN_DEBUG=1" in result.stderr
+    debugged = process(code=code, debug=True)
+    assert debugged.returncode == 1
+    assert "Traceback" in debugged.stderr and "in make_plan" in debugged.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"'{sys.executable}' -m planner models | head -n 1"
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    assert result.stdout.startswith("model")
+
+
+def test_output_without_unicode_is_no_error(saved: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = subprocess.run(
+        [sys.executable, "-m", "planner", "show", str(saved)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+    assert b"proven optimal" in result.stdout
