@@ -224,10 +224,8 @@ def test_estimate_shows_what_does_not_fit_and_fails(
 ) -> None:
     path = tmp_path / "w.yaml"
     path.write_text(
-        path.write_text(
-            "model: qwen3-8b\ngpus: 8xh100\nbatch: {kl: 0}\n"
-            "strategies: [{worker: rollout engine}, {worker: actor trainer}]\n"
-        )
+        "model: qwen3-8b\ngpus: 8xh100\nbatch: {kl: 0}\n"
+        "strategies: [{worker: rollout engine}, {worker: actor trainer}]\n"
     )
     misfit = Assumption(what="does not fit", value="actor update: 99 GiB of 72 GiB", source="cost model")
     plan = grpo_plan()
