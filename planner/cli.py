@@ -114,7 +114,7 @@ def plan(
 ) -> None:
     """Find the best plan. What is not given has a default, and is printed as an assumption."""
     if describe_space:
-        from planner.search.candidates import describe_space as describe
+        from planner.search.space import describe
 
         print(describe())
         return

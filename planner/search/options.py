@@ -139,6 +139,15 @@ def prune(table: OptionTable, *, across_sizes: bool = True) -> OptionTable:
     return take(table, pareto_rows(columns, table.num_gpus, across_sizes=across_sizes))
 
 
+def prune_within(table: OptionTable, keys: IntArray, *, across_sizes: bool) -> OptionTable:
+    """As `prune`, but only options of equal key (shape (num_options,)) are compared: for rules that couple workers."""
+    parts = [prune(take(table, keys == key), across_sizes=across_sizes) for key in np.unique(keys)]
+    if not parts:
+        return table
+    merged = merge(parts)
+    return take(merged, np.lexsort((merged.row, merged.num_gpus)))
+
+
 def pareto_rows(columns: FloatArray, num_gpus: IntArray, *, across_sizes: bool) -> IntArray:
     """Rows of `columns` (num_columns, n) that are minimal in all columns, within each size or across sizes.
 

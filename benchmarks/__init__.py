@@ -1,0 +1,1 @@
+"""What is timed: `python -m benchmarks` prints every figure from one run on one machine."""

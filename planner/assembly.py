@@ -1,0 +1,308 @@
+"""From chosen strategies to a Plan: every figure is priced again from one-row tables, in floats.
+
+Nothing here trusts the solver: times, memory and schedule are recomputed from the strategies, so that a searched
+plan and a fixed configuration (`rlplan estimate`) are priced by the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.cost.jobs import host_stage_s
+from planner.cost.terms import TIME_TERMS, Resource, Terms, bound_by
+from planner.cost.worker import StageCost, WorkerCosts
+from planner.domain.hardware import Pool
+from planner.domain.plan import DeviceGroup, GpuMemory, HostRam, NamedValue, Placement, ScheduledStage
+from planner.domain.stages import Stage, StageKind, StageName, Worker, WorkerName
+from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
+from planner.search.orders import OrderBook
+from planner.search.pricing import PricingInputs, price_table, site_of
+from planner.search.schedule import evaluate, makespan_s
+from planner.search.structures import PoolGroups, Structure
+
+Arc = tuple[StageName, StageName]
+"""Order of two conflicting stages: (before, after)."""
+
+HOST_GROUP = "host"
+"""Device group id of stages that occupy no GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedStrategy:
+    """A worker on the first GPUs of a device group, with its strategy."""
+
+    worker: Worker
+    pool: Pool
+    group: DeviceGroup
+    strategy: Strategy
+
+    def overlaps(self, other: PlacedStrategy) -> bool:
+        """Whether the two device groups share a GPU."""
+        return self.group.pool == other.group.pool and _share(self.group, other.group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """Placements and schedule of a configuration; `problems` names every capacity that it exceeds."""
+
+    device_groups: tuple[DeviceGroup, ...]
+    placements: tuple[Placement, ...]
+    schedule: tuple[ScheduledStage, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def time_s(self) -> float:
+        return makespan_s(self.schedule)
+
+
+def one_row(strategy: Strategy) -> StrategyTable:
+    """A table that holds only this strategy."""
+    return RolloutTable.of((strategy,)) if isinstance(strategy, RolloutStrategy) else TrainerTable.of((strategy,))
+
+
+def assemble(placed: Sequence[PlacedStrategy], inputs: PricingInputs, arcs: Sequence[Arc] | None) -> Assembled:
+    """Price, place and schedule. `arcs` fix the order of conflicting stages; None takes the best order.
+
+    Raises ValueError when device groups overlap other than by one containing the other and no `arcs` are given.
+    """
+    costs = {item.worker.name: _price(item, inputs) for item in placed}
+    by_name = {item.worker.name: item for item in placed}
+    placements = [_placement(stage, by_name, costs, inputs) for stage in inputs.graph.stages]
+    durations = {item.stage: item.time_s for item in placements}
+    groups = {item.group.id: item.group for item in placed}
+    schedule = _schedule(placed, durations, inputs, arcs)
+    return Assembled(
+        device_groups=tuple(groups[key] for key in sorted(groups)),
+        placements=tuple(placements),
+        schedule=schedule,
+        problems=_problems(placements, costs, by_name, inputs),
+    )
+
+
+def _schedule(
+    placed: Sequence[PlacedStrategy],
+    durations: dict[StageName, float],
+    inputs: PricingInputs,
+    arcs: Sequence[Arc] | None,
+) -> tuple[ScheduledStage, ...]:
+    group_of = {item.worker.name: item.group.id for item in placed}
+    occupied = {
+        stage.name: tuple(sorted({group_of[w] for w in inputs.graph.workers_of(stage.name)}))
+        for stage in inputs.graph.stages
+    }
+    overlapping = tuple(
+        (a.group.id, b.group.id) for a in placed for b in placed if a.group.id < b.group.id and a.overlaps(b)
+    )
+    if arcs is not None:
+        return evaluate(inputs.graph, durations, occupied, arcs, overlapping)
+    orders = OrderBook(inputs.graph).orders(structure_of(placed))
+    timelines = [evaluate(inputs.graph, durations, occupied, order.arcs, overlapping) for order in orders]
+    return min(timelines, key=makespan_s)
+
+
+def structure_of(placed: Sequence[PlacedStrategy]) -> Structure:
+    """The structure of placed workers; ValueError unless, in each pool, groups are disjoint or one holds all."""
+    pools = []
+    for pool in sorted({item.group.pool for item in placed}):
+        here = [item for item in placed if item.group.pool == pool]
+        ids = sorted({item.group.id for item in here})
+        group = {item.group.id: item.group for item in here}
+        members = {key: tuple(i.worker.name for i in here if i.group.id == key) for key in ids}
+        clashes = {key: [o for o in ids if o != key and _share(group[key], group[o])] for key in ids}
+        whole = [key for key in ids if clashes[key] and len(clashes[key]) == len(ids) - 1]
+        if len(ids) == 1 or not whole:
+            whole = []
+        rest = [key for key in ids if key not in whole[:1]]
+        if any(o in rest for key in rest for o in clashes[key]):
+            raise ValueError(f"device groups of pool '{pool}' overlap only in part: {', '.join(ids)}")
+        pools.append(
+            PoolGroups(
+                pool=pool,
+                whole=members[whole[0]] if whole else (),
+                blocks=tuple(members[key] for key in rest),
+            )
+        )
+    return Structure(pools=tuple(pools))
+
+
+def _share(first: DeviceGroup, second: DeviceGroup) -> bool:
+    return first.ranks.start < second.ranks.stop and second.ranks.start < first.ranks.stop
+
+
+def _price(item: PlacedStrategy, inputs: PricingInputs) -> WorkerCosts:
+    return price_table(item.worker, one_row(item.strategy), site_of(item.pool, inputs), inputs)
+
+
+def _named(terms: Terms | None) -> tuple[NamedValue, ...]:
+    """Terms of a one-row table that are not zero, in registration order for times."""
+    if terms is None:
+        return ()
+    order = {info.name: index for index, info in enumerate(TIME_TERMS)}
+    names = sorted(terms, key=lambda name: (order.get(name, len(order)), name))
+    values = ((name, float(terms[name][0])) for name in names)
+    return tuple(NamedValue(name=name, value=value) for name, value in values if value != 0.0)
+
+
+def _merged(*parts: tuple[NamedValue, ...]) -> tuple[NamedValue, ...]:
+    sums: dict[str, float] = {}
+    for part in parts:
+        for term in part:
+            sums[term.name] = sums.get(term.name, 0.0) + term.value
+    return tuple(NamedValue(name=name, value=value) for name, value in sums.items())
+
+
+def _bound(terms: tuple[NamedValue, ...]) -> str:
+    if not terms:
+        return Resource.HOST.value
+    return bound_by({term.name: term.value for term in terms}).value
+
+
+def _placement(
+    stage: Stage,
+    placed: dict[WorkerName, PlacedStrategy],
+    costs: dict[WorkerName, WorkerCosts],
+    inputs: PricingInputs,
+) -> Placement:
+    if stage.kind is StageKind.HOST:
+        seconds = host_stage_s(inputs.workload)
+        terms = (NamedValue(name="sandbox", value=seconds),) if seconds else ()
+        return _without_worker(stage, HOST_GROUP, "", terms, None)
+    if stage.name is StageName.WEIGHT_SYNC:
+        return _weight_sync(stage, placed, costs, inputs)
+    assert stage.worker is not None
+    item, cost = placed[stage.worker], costs[stage.worker]
+    stage_cost = next(entry for entry in cost.stages if entry.stage is stage.name)
+    time_terms = _named(stage_cost.time_terms)
+    return Placement(
+        stage=stage.name,
+        role=stage.role,
+        worker=stage.worker,
+        model=item.worker.model.id,
+        device_group=item.group.id,
+        strategy=item.strategy,
+        time_terms=time_terms,
+        bound_by=_bound(time_terms),
+        gpu_memory=_gpu_memory(item, stage_cost, placed, costs, inputs),
+        host_ram=_host_ram(item, placed, costs, inputs),
+    )
+
+
+def _without_worker(
+    stage: Stage, group: str, model: str, terms: tuple[NamedValue, ...], memory: GpuMemory | None
+) -> Placement:
+    return Placement(
+        stage=stage.name,
+        role=stage.role,
+        worker=None,
+        model=model,
+        device_group=group,
+        strategy=None,
+        time_terms=terms,
+        bound_by=_bound(terms),
+        gpu_memory=memory,
+        host_ram=None,
+    )
+
+
+def _weight_sync(
+    stage: Stage,
+    placed: dict[WorkerName, PlacedStrategy],
+    costs: dict[WorkerName, WorkerCosts],
+    inputs: PricingInputs,
+) -> Placement:
+    trainer, engine = placed[WorkerName.ACTOR_TRAINER], placed[WorkerName.ROLLOUT_ENGINE]
+    is_colocated = trainer.overlaps(engine)
+    parts, memory = [], []
+    for item in (trainer, engine):
+        cost = costs[item.worker.name]
+        parts.append(_named(cost.sync_terms_colocated if is_colocated else cost.sync_terms_disaggregated))
+        memory.append(_named(cost.sync_memory_terms))
+    usable = site_of(engine.pool, inputs).usable_bytes
+    others = tuple(
+        NamedValue(name=f"idle: {other.worker.name.value}", value=_sum(_named(costs[other.worker.name].idle_terms)))
+        for other in placed.values()
+        if other.worker.name not in (WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE) and other.overlaps(engine)
+    )
+    own = tuple(
+        NamedValue(name=f"{item.worker.name.value}: {term.name}", value=term.value)
+        for item, terms in zip((trainer, engine), memory, strict=True)
+        if is_colocated or item is engine
+        for term in terms
+    )
+    peak = GpuMemory(instant="weight sync", terms=own + others, usable_bytes=usable)
+    return _without_worker(stage, engine.group.id, engine.worker.model.id, _merged(*parts), peak)
+
+
+def _sum(terms: tuple[NamedValue, ...]) -> float:
+    return sum(term.value for term in terms)
+
+
+def _residents(item: PlacedStrategy, placed: dict[WorkerName, PlacedStrategy]) -> tuple[PlacedStrategy, ...]:
+    return tuple(other for other in placed.values() if other is not item and other.overlaps(item))
+
+
+def _gpu_memory(
+    item: PlacedStrategy,
+    stage_cost: StageCost,
+    placed: dict[WorkerName, PlacedStrategy],
+    costs: dict[WorkerName, WorkerCosts],
+    inputs: PricingInputs,
+) -> GpuMemory:
+    idle = tuple(
+        NamedValue(name=f"idle: {other.worker.name.value}", value=_sum(_named(costs[other.worker.name].idle_terms)))
+        for other in _residents(item, placed)
+    )
+    return GpuMemory(
+        instant=stage_cost.instant,
+        terms=_named(stage_cost.memory_terms) + tuple(term for term in idle if term.value),
+        usable_bytes=site_of(item.pool, inputs).usable_bytes,
+    )
+
+
+def _host_ram(
+    item: PlacedStrategy,
+    placed: dict[WorkerName, PlacedStrategy],
+    costs: dict[WorkerName, WorkerCosts],
+    inputs: PricingInputs,
+) -> HostRam:
+    own = _named(costs[item.worker.name].host_terms)
+    others = tuple(
+        NamedValue(name=other.worker.name.value, value=_sum(_named(costs[other.worker.name].host_terms)))
+        for other in _residents(item, placed)
+    )
+    return HostRam(
+        terms=own + tuple(term for term in others if term.value),
+        usable_bytes=item.pool.node.host_ram_bytes * (1.0 - inputs.workload.memory_margin_ratio),
+    )
+
+
+def _problems(
+    placements: Sequence[Placement],
+    costs: dict[WorkerName, WorkerCosts],
+    placed: dict[WorkerName, PlacedStrategy],
+    inputs: PricingInputs,
+) -> tuple[str, ...]:
+    found: list[str] = []
+    for name, cost in costs.items():
+        if not bool(cost.is_legal[0]):
+            found.append(
+                f"{name.value}: this strategy cannot run on {placed[name].strategy.num_gpus} GPUs of this type"
+            )
+    for placement in placements:
+        where = f"stage '{placement.stage.value}' on {placement.device_group}"
+        memory, ram = placement.gpu_memory, placement.host_ram
+        if memory is not None and memory.peak_bytes > memory.usable_bytes * (1 + 1e-9):
+            worst = max(memory.terms, key=lambda term: term.value)
+            found.append(
+                f"{where}: {memory.peak_bytes / 2**30:.1f} GiB of GPU memory needed at the {memory.instant}, "
+                f"{memory.usable_bytes / 2**30:.1f} GiB usable; largest term {worst.name} "
+                f"{worst.value / 2**30:.1f} GiB"
+            )
+        if ram is not None and ram.peak_bytes > ram.usable_bytes * (1 + 1e-9):
+            worst = max(ram.terms, key=lambda term: term.value)
+            found.append(
+                f"{where}: {ram.peak_bytes / 2**30:.0f} GiB of host RAM needed per node, "
+                f"{ram.usable_bytes / 2**30:.0f} GiB usable; largest term {worst.name} {worst.value / 2**30:.0f} GiB"
+            )
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,229 @@
+"""Why nothing fits: the stage, instant and term that fail, and the smallest change that was checked to work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.cost.terms import total
+from planner.cost.worker import WorkerCosts
+from planner.domain.hardware import Cluster, NodeType, Pool
+from planner.domain.plan import Limits
+from planner.domain.request import PlanRequest
+from planner.domain.strategy import FloatArray, Strategy
+from planner.files.catalog import generic_node
+from planner.search.candidates import chunks
+from planner.search.pricing import PricedWorker, PricingInputs, price_table, site_of
+from planner.units import format_bytes, format_seconds
+
+MAX_NODES_TRIED = 512
+ROOMIER_GPUS = ("h200", "b200", "b300")
+"""GPU types offered as a change, by rising memory."""
+
+Feasible = Callable[[PlanRequest, Cluster], float | None]
+"""Iteration seconds of the best plan of a request on a cluster, or None if nothing fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The least demanding strategy of a worker, and where it still exceeds the hardware."""
+
+    worker: str
+    strategy: Strategy
+    stage: str
+    instant: str
+    term: str
+    term_bytes: float
+    needed_bytes: float
+    usable_bytes: float
+    resource: str
+
+    def sentence(self, pool: Pool) -> str:
+        """One line with stage, place, need, limit and the largest term."""
+        return (
+            f"stage '{self.stage}' on {self.strategy.num_gpus}x {pool.node.gpu.name}: "
+            f"{format_bytes(self.needed_bytes)} of {self.resource} needed at the {self.instant}, "
+            f"{format_bytes(self.usable_bytes)} usable; largest term {self.term} ({format_bytes(self.term_bytes)})"
+        )
+
+
+def explain_infeasible(
+    request: PlanRequest,
+    cluster: Cluster,
+    inputs: PricingInputs,
+    priced: Sequence[PricedWorker],
+    excluded: Sequence[tuple[str, int]],
+    feasible: Feasible,
+) -> str:
+    """The message of an infeasible request.
+
+    `excluded` are structures that framework rules removed, by reason; `feasible` plans a changed request, so that
+    every change that is offered is one that was found to work.
+    """
+    lines = ["no plan fits"]
+    limit = _limit_problem(request, cluster, feasible)
+    lines += [limit] if limit else list(_reasons(priced, inputs, excluded))
+    changes = list(_changes(request, cluster, feasible))
+    if changes:
+        lines.append("smallest changes that work (each was planned): " + "; ".join(changes))
+    else:
+        lines.append("no small change was found that works: shorten the response, or choose a smaller model")
+    return "\n  ".join(lines)
+
+
+def _limit_problem(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> str | None:
+    """A sentence when only the user's own limits are in the way."""
+    limits = request.limits
+    if limits.max_iteration_s is None and limits.max_gpus is None and limits.max_usd_per_iteration is None:
+        return None
+    free = replace(limits, max_iteration_s=None, max_gpus=None, max_usd_per_iteration=None)
+    best_s = feasible(replace(request, limits=free), cluster)
+    if best_s is None:
+        return None
+    wanted = [
+        text
+        for text in (
+            limits.max_iteration_s is not None and f"at most {format_seconds(limits.max_iteration_s)} per iteration",
+            limits.max_gpus is not None and f"at most {limits.max_gpus} GPUs",
+            limits.max_usd_per_iteration is not None
+            and f"at most {limits.max_usd_per_iteration:.2f} USD per iteration",
+        )
+        if text
+    ]
+    return (
+        f"the limits are in the way ({', '.join(wanted)}): without them the best plan takes "
+        f"{format_seconds(best_s)} per iteration on {cluster.num_gpus} GPUs"
+    )
+
+
+def _reasons(
+    priced: Sequence[PricedWorker], inputs: PricingInputs, excluded: Sequence[tuple[str, int]]
+) -> Iterator[str]:
+    by_worker: dict[str, list[PricedWorker]] = {}
+    for item in priced:
+        by_worker.setdefault(item.worker.name.value, []).append(item)
+    alone = False
+    for name, items in by_worker.items():
+        if any(len(item.options) for item in items):
+            continue
+        alone = True
+        failures = [(failure, item.pool) for item in items if (failure := least_demanding(item, inputs)) is not None]
+        if failures:
+            failure, pool = min(failures, key=lambda pair: pair[0].needed_bytes / pair[0].usable_bytes)
+            yield failure.sentence(pool)
+        else:
+            reasons = sorted(items[0].rejected, key=lambda pair: -pair[1])[:3]
+            yield f"{name}: no legal strategy; " + ", ".join(f"{why} ({count:,})" for why, count in reasons)
+    if alone:
+        return
+    if excluded:
+        yield "; ".join(f"{reason} ({count} groupings)" for reason, count in excluded[:3])
+    yield _together(priced)
+
+
+def _together(priced: Sequence[PricedWorker]) -> str:
+    """Every worker fits alone, but not beside the others."""
+    pool = priced[0].pool
+    parts = []
+    for item in priced:
+        if item.pool is pool and len(item.options):
+            idle = float(item.options.idle_bytes.min())
+            active = float(item.options.active_bytes.min())
+            parts.append(f"{item.worker.name.value} {format_bytes(active)} active, {format_bytes(idle)} idle")
+    return "each worker fits alone but not together, GPU memory per GPU at the least: " + ", ".join(parts)
+
+
+def least_demanding(item: PricedWorker, inputs: PricingInputs) -> Failure | None:
+    """The legal strategy of a worker that exceeds the hardware least; None if no strategy is legal."""
+    best: tuple[float, int] | None = None
+    for rows in chunks(len(item.candidates)):
+        costs = price_table(item.worker, item.candidates.take(rows), site_of(item.pool, inputs), inputs)
+        excess = np.where(costs.is_legal, _excess(costs, item, inputs), np.inf)
+        row = int(np.argmin(excess))
+        if np.isfinite(excess[row]) and (best is None or excess[row] < best[0]):
+            best = (float(excess[row]), rows.start + row)
+    if best is None:
+        return None
+    return _failure(item, best[1], inputs)
+
+
+def _capacities(item: PricedWorker, inputs: PricingInputs) -> tuple[float, float]:
+    host = item.pool.node.host_ram_bytes * (1.0 - inputs.workload.memory_margin_ratio)
+    return site_of(item.pool, inputs).usable_bytes, host
+
+
+def _excess(costs: WorkerCosts, item: PricedWorker, inputs: PricingInputs) -> FloatArray:
+    gpu, host = _capacities(item, inputs)
+    peak = np.asarray(np.max([total(stage.memory_terms) for stage in costs.stages], axis=0) / gpu)
+    return np.maximum(peak, total(costs.host_terms) / host) if costs.host_terms else peak
+
+
+def _failure(item: PricedWorker, row: int, inputs: PricingInputs) -> Failure:
+    table = item.candidates.take(slice(row, row + 1))
+    costs = price_table(item.worker, table, site_of(item.pool, inputs), inputs)
+    gpu, host = _capacities(item, inputs)
+    stage = max(costs.stages, key=lambda entry: float(total(entry.memory_terms)[0]))
+    peak = float(total(stage.memory_terms)[0])
+    host_peak = float(total(costs.host_terms)[0]) if costs.host_terms else 0.0
+    by_host = host_peak / host > peak / gpu
+    terms = costs.host_terms if by_host else stage.memory_terms
+    term = max(terms, key=lambda name: float(terms[name][0]))
+    return Failure(
+        worker=item.worker.name.value,
+        strategy=item.candidates.row(row),
+        stage=stage.stage.value,
+        instant="update" if by_host else stage.instant,
+        term=term,
+        term_bytes=float(terms[term][0]),
+        needed_bytes=host_peak if by_host else peak,
+        usable_bytes=host if by_host else gpu,
+        resource="host RAM per node" if by_host else "GPU memory",
+    )
+
+
+def _changes(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[str]:
+    pool = cluster.pools[0]
+    if request.limits.framework is not None:
+        free = replace(request, limits=replace(request.limits, framework=None))
+        best_s = feasible(free, cluster)
+        if best_s is not None:
+            yield f"without --framework {request.limits.framework}: {format_seconds(best_s)} per iteration"
+    open_limits = replace(request, limits=_without_limits(request.limits))
+    if len(cluster.pools) == 1:
+        nodes = _fewest_nodes(open_limits, pool, feasible)
+        if nodes is not None:
+            yield f"{nodes * pool.node.gpus_per_node} GPUs ({nodes}x {pool.node.name})"
+        for name in ROOMIER_GPUS:
+            node = generic_node(name)
+            if node.gpu.memory_bytes <= pool.node.gpu.memory_bytes or node.gpus_per_node != pool.node.gpus_per_node:
+                continue
+            if feasible(open_limits, _cluster_of(node, pool.num_nodes)) is not None:
+                yield f"{pool.num_gpus}x {node.gpu.name} instead"
+                return
+
+
+def _without_limits(limits: Limits) -> Limits:
+    return replace(limits, max_iteration_s=None, max_gpus=None, max_usd_per_iteration=None)
+
+
+def _cluster_of(node: NodeType, num_nodes: int) -> Cluster:
+    price = node.price.usd_per_gpu_hour if node.price else None
+    return Cluster(pools=(Pool(name=node.gpu.id, node=node, num_nodes=num_nodes, usd_per_gpu_hour=price),))
+
+
+def _fewest_nodes(request: PlanRequest, pool: Pool, feasible: Feasible) -> int | None:
+    """Fewest nodes of the pool's type on which a plan exists: doubling, then bisection (feasibility is monotone)."""
+    low, high = pool.num_nodes, pool.num_nodes * 2
+    while feasible(request, _cluster_of(pool.node, high)) is None:
+        low, high = high, high * 2
+        if high > MAX_NODES_TRIED:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if feasible(request, _cluster_of(pool.node, middle)) is None:
+            low = middle
+        else:
+            high = middle
+    return high

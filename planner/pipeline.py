@@ -1,0 +1,396 @@
+"""make_plan(): from a request to a proven plan. Read this first."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from planner.assembly import PlacedStrategy, assemble
+from planner.cost.jobs import host_stage_s
+from planner.domain.framework import FrameworkRules, placement_problem, plan_problems, workload_problems
+from planner.domain.hardware import Cluster, Pool
+from planner.domain.plan import (
+    Alternative,
+    Assumption,
+    DeviceGroup,
+    FrameworkVerdict,
+    Limits,
+    NamedValue,
+    Objective,
+    Plan,
+    RunReport,
+    SearchReport,
+    Status,
+)
+from planner.domain.request import FixedWorker, PlanRequest
+from planner.domain.stages import StageKind, build_graph
+from planner.domain.workload import Workload
+from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.files.catalog import load_overheads
+from planner.files.framework import load_framework, load_frameworks
+from planner.search import mesh
+from planner.search.pricing import (
+    PRICED_AND_REJECTED,
+    PricedWorker,
+    PricingInputs,
+    price_worker,
+    search_pool,
+)
+from planner.search.problem import SearchLimits, SearchProblem, Solver
+from planner.search.solve import SearchResult, Solution, solve
+from planner.search.structures import Structure
+
+TIE_TOLERANCE_RATIO = 0.01
+"""Plans this close to the optimum count as equal; the simpler one is taken."""
+MAX_OPEN_NODES = 4096
+"""Largest cluster considered when the user asks for the smallest one that works."""
+
+
+def make_plan(request: PlanRequest) -> Plan:
+    """The best plan of the declared space, with its proof.
+
+    Raises InfeasibleError when nothing fits and NoPlanFoundError when the time limit ends the search first.
+    """
+    start = time.perf_counter()
+    rules = load_framework(request.limits.framework) if request.limits.framework else None
+    request = _for_framework(request, rules)
+    if request.cluster is None:
+        request, cluster, outcome = _smallest_cluster(request, rules)
+    else:
+        cluster = request.cluster
+        outcome = search(request, cluster, rules)
+    if outcome.result.status is Status.UNKNOWN:
+        raise NoPlanFoundError(
+            f"no plan found within {request.limits.time_limit_s:g} s, and no proof that there is none; "
+            f"allow more time with --time-limit"
+        )
+    if outcome.result.solution is None:
+        raise InfeasibleError(_why_infeasible(request, cluster, outcome))
+    return _plan(request, cluster, outcome, outcome.result.solution, start)
+
+
+def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
+    """Price a fixed configuration without any search.
+
+    The plan's status is FEASIBLE, or INFEASIBLE when a capacity is exceeded; its bound is its own time, since
+    nothing else was considered.
+    """
+    assert request.cluster is not None
+    start = time.perf_counter()
+    inputs = _inputs(request.workload, None)
+    groups = {(item.pool, item.first_gpu, item.num_gpus) for item in strategies}
+    ids = {key: f"{key[0]}/{index}" for index, key in enumerate(sorted(groups))}
+    placed = []
+    for item in strategies:
+        pool = request.cluster.pool(item.pool)
+        placed.append(
+            PlacedStrategy(
+                worker=inputs.graph.worker(item.worker),
+                pool=pool,
+                group=_device_group(ids[item.pool, item.first_gpu, item.num_gpus], pool, item.first_gpu, item.num_gpus),
+                strategy=item.strategy,
+            )
+        )
+    assembled = assemble(placed, inputs, None)
+    problems = tuple(
+        Assumption(what="does not fit", value=problem, source="cost model") for problem in assembled.problems
+    )
+    plan = Plan(
+        status=Status.INFEASIBLE if assembled.problems else Status.FEASIBLE,
+        workload=request.workload,
+        cluster=request.cluster,
+        limits=request.limits,
+        objective_unit="s",
+        objective_value=assembled.time_s,
+        bound=assembled.time_s,
+        device_groups=assembled.device_groups,
+        placements=assembled.placements,
+        schedule=assembled.schedule,
+        search=SearchReport(
+            num_priced=len(placed), num_rejected=(), num_pruned=0, num_structures=1, num_structures_solved=0,
+            solver="none (fixed configuration)",
+        ),
+        alternatives=(),
+        frameworks=(),
+        assumptions=problems + request.assumptions,
+        run=_run_report(start, 0.0),
+    )  # fmt: skip
+    return replace(plan, frameworks=_verdicts(plan))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one search did."""
+
+    inputs: PricingInputs
+    priced: tuple[PricedWorker, ...]
+    problem: SearchProblem
+    result: SearchResult
+    first_s: float
+    """Seconds from the start of the search's pricing to the first plan."""
+
+
+def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
+    """Enumerate, price, prune and solve on one cluster."""
+    start = time.perf_counter()
+    inputs = _inputs(request.workload, rules)
+    priced = tuple(price_worker(worker, pool, inputs) for worker in inputs.graph.workers for pool in cluster.pools)
+    problem = SearchProblem(
+        graph=inputs.graph,
+        pools=tuple(search_pool(pool, inputs) for pool in cluster.pools),
+        options=tuple(item.options for item in priced),
+        host_stage_s=tuple(
+            (stage.name, host_stage_s(request.workload))
+            for stage in inputs.graph.stages
+            if stage.kind is StageKind.HOST
+        ),
+        structure_filter=None if rules is None else lambda structure: structure_problem(rules, structure),
+        equal_size=rules is not None and rules.shared_workers_use_whole_group,
+    )
+    limits = _search_limits(request.limits)
+    priced_s = time.perf_counter() - start
+    result = solve(problem, limits) if rules is None else _solve_parts(mesh.parts(rules, priced, problem), limits)
+    return Outcome(
+        inputs=inputs, priced=priced, problem=problem, result=result, first_s=priced_s + result.time_to_first_s
+    )
+
+
+def structure_problem(rules: FrameworkRules, structure: Structure) -> str | None:
+    """Why a framework cannot run a structure, None if it can."""
+    groups = tuple(
+        frozenset(members)
+        for pool in structure.pools
+        for members in ((pool.memory_groups if pool.blocks else ()) or (pool.whole,))
+    )
+    present = frozenset(worker for pool in structure.pools for worker in pool.workers)
+    if rules.one_pool and len(structure.pools) > 1:
+        return f"{rules.title} uses one kind of node"
+    return placement_problem(rules, groups, present)
+
+
+def _inputs(workload: Workload, rules: FrameworkRules | None) -> PricingInputs:
+    return PricingInputs(
+        workload=workload,
+        graph=build_graph(workload),
+        overheads=load_overheads(),
+        rules=rules,
+        across_sizes=rules is None or not rules.shared_workers_use_whole_group,
+    )
+
+
+def _search_limits(limits: Limits) -> SearchLimits:
+    return SearchLimits(
+        objective=limits.objective,
+        max_iteration_s=limits.max_iteration_s,
+        max_gpus=limits.max_gpus,
+        max_usd_per_iteration=limits.max_usd_per_iteration,
+        time_limit_s=limits.time_limit_s,
+        seed=limits.seed,
+        solver=Solver(limits.solver),
+        tie_tolerance_ratio=TIE_TOLERANCE_RATIO,
+    )
+
+
+def _solve_parts(parts: Sequence[mesh.Part], limits: SearchLimits) -> SearchResult:
+    """The best result over sub-problems; those that cannot beat it are skipped by their bound."""
+    start = time.perf_counter()
+    best: SearchResult | None = None
+    failed: SearchResult | None = None
+    bound, num_solved, first_s = math.inf, 0, 0.0
+    for part in parts:
+        if best is not None and limits.objective is Objective.TIME and part.bound_s >= best.value:
+            bound = min(bound, part.bound_s)
+            continue
+        left_s = limits.time_limit_s - (time.perf_counter() - start)
+        result = solve(part.problem, replace(limits, time_limit_s=max(0.01, left_s)))
+        num_solved += result.num_solved
+        if result.solution is None:
+            failed = result
+            if result.status is Status.UNKNOWN:
+                bound = min(bound, result.bound)
+            continue
+        first_s = first_s or time.perf_counter() - start
+        bound = min(bound, result.bound)
+        if best is None or _rank(result, limits) < _rank(best, limits):
+            best = result
+    if best is None:
+        if failed is None:
+            raise InfeasibleError("no set of equal degrees is legal for all workers that share processes")
+        return failed
+    bound = min(bound, best.value)
+    is_optimal = best.status is Status.OPTIMAL and best.value - bound <= max(
+        TIE_TOLERANCE_RATIO * best.value, best.value - best.bound
+    )
+    return replace(
+        best,
+        status=Status.OPTIMAL if is_optimal else Status.FEASIBLE,
+        bound=bound,
+        num_solved=num_solved,
+        time_to_first_s=first_s,
+        time_s=time.perf_counter() - start,
+    )
+
+
+def _rank(result: SearchResult, limits: SearchLimits) -> tuple[float, float]:
+    assert result.solution is not None
+    if limits.objective is Objective.TIME:
+        return result.solution.time_s, result.solution.num_gpus
+    return result.value, result.solution.time_s
+
+
+def _for_framework(request: PlanRequest, rules: FrameworkRules | None) -> PlanRequest:
+    """The request as the framework runs it; InfeasibleError when it cannot run the workload at all."""
+    if rules is None:
+        return request
+    workload = request.workload
+    assumptions = request.assumptions
+    if rules.always_recomputes_old_logprob and not workload.needs_old_logprob:
+        workload = replace(workload, needs_old_logprob=True)
+        assumptions += (
+            Assumption(what="old log-probs", value="recomputed by the trainer", source=f"{rules.title} always does"),
+        )
+    problems = workload_problems(rules, workload)
+    if problems:
+        raise InfeasibleError("; ".join(problems) + "; plan without --framework, or choose another one")
+    return replace(request, workload=workload, assumptions=assumptions)
+
+
+def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tuple[PlanRequest, Cluster, Outcome]:
+    """Fewest GPUs of the open type on which anything fits: nodes doubled until something does, then minimised."""
+    node = request.gpu_type_when_open
+    assert node is not None
+    open_request = replace(request, limits=replace(request.limits, objective=Objective.GPUS))
+    num_nodes = 1
+    while True:
+        pool = Pool(name=node.gpu.id, node=node, num_nodes=num_nodes, usd_per_gpu_hour=request.open_usd_per_gpu_hour)
+        cluster = Cluster(pools=(pool,))
+        outcome = search(open_request, cluster, rules)
+        found = outcome.result.solution
+        if found is not None or num_nodes >= MAX_OPEN_NODES:
+            break
+        num_nodes *= 2
+    if found is not None:
+        nodes_used = -(-found.num_gpus // node.gpus_per_node)
+        cluster = Cluster(pools=(replace(pool, num_nodes=nodes_used),))
+    return replace(open_request, cluster=cluster, gpu_type_when_open=None), cluster, outcome
+
+
+def _why_infeasible(request: PlanRequest, cluster: Cluster, outcome: Outcome) -> str:
+    from planner.explain import explain_infeasible
+
+    def best_s(changed: PlanRequest, on: Cluster) -> float | None:
+        rules = load_framework(changed.limits.framework) if changed.limits.framework else None
+        solution = search(changed, on, rules).result.solution
+        return None if solution is None else solution.time_s
+
+    return explain_infeasible(request, cluster, outcome.inputs, outcome.priced, outcome.result.num_excluded, best_s)
+
+
+def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: Solution, start: float) -> Plan:
+    placed = place(solution, outcome.priced, cluster)
+    assembled = assemble(placed, outcome.inputs, solution.order)
+    result = outcome.result
+    rejected: dict[str, float] = {}
+    for item in outcome.priced:
+        for reason, count in item.rejected:
+            rejected[reason] = rejected.get(reason, 0) + count
+    num_priced = sum(len(item.candidates) for item in outcome.priced)
+    num_kept = sum(len(item.options) for item in outcome.priced)
+    num_unfit = sum(
+        count for item in outcome.priced for reason, count in item.rejected if reason in PRICED_AND_REJECTED
+    )
+    plan = Plan(
+        status=result.status,
+        workload=request.workload,
+        cluster=cluster,
+        limits=request.limits,
+        objective_unit=result.unit,
+        objective_value=result.value,
+        bound=result.bound,
+        device_groups=assembled.device_groups,
+        placements=assembled.placements,
+        schedule=assembled.schedule,
+        search=SearchReport(
+            num_priced=num_priced,
+            num_rejected=tuple(NamedValue(name=name, value=rejected[name]) for name in sorted(rejected)),
+            num_pruned=num_priced - num_unfit - num_kept,
+            num_structures=result.num_structures,
+            num_structures_solved=result.num_solved,
+            solver=result.solver,
+        ),
+        alternatives=tuple(
+            Alternative(description=item.structure.describe(), time_s=item.time_s, num_gpus=item.num_gpus)
+            for item in result.alternatives
+        ),
+        frameworks=(),
+        assumptions=request.assumptions,
+        run=_run_report(start, outcome.first_s),
+    )
+    plan = replace(plan, frameworks=_verdicts(plan))
+    return replace(plan, run=_run_report(start, outcome.first_s))
+
+
+def place(solution: Solution, priced: Sequence[PricedWorker], cluster: Cluster) -> tuple[PlacedStrategy, ...]:
+    """Physical GPUs for the groups of a solution: per pool, large blocks first, each aligned to its size.
+
+    A pool-wide group starts at GPU 0 and is as large as its largest worker.
+    """
+    by_place = {(item.worker.name, item.pool.name): item for item in priced}
+    sizes: dict[str, int] = {}
+    for choice in solution.choices:
+        sizes[choice.group] = max(sizes.get(choice.group, 0), choice.num_gpus)
+    groups: dict[str, DeviceGroup] = {}
+    for pool in cluster.pools:
+        here = [group for group in solution.groups if group.pool == pool.name]
+        position = 0
+        for group in sorted(here, key=lambda g: (g.is_whole, -sizes[g.id], g.id)):
+            first = 0 if group.is_whole else position
+            groups[group.id] = _device_group(group.id, pool, first, sizes[group.id])
+            position += 0 if group.is_whole else sizes[group.id]
+    placed = []
+    for choice in solution.choices:
+        item = by_place[choice.worker, choice.pool]
+        placed.append(
+            PlacedStrategy(
+                worker=item.worker,
+                pool=cluster.pool(choice.pool),
+                group=groups[choice.group],
+                strategy=item.candidates.row(choice.row),
+            )
+        )
+    return tuple(placed)
+
+
+def _device_group(group_id: str, pool: Pool, first_gpu: int, num_gpus: int) -> DeviceGroup:
+    per_node = pool.node.gpus_per_node
+    num_nodes = (first_gpu + num_gpus - 1) // per_node - first_gpu // per_node + 1
+    return DeviceGroup(
+        id=group_id,
+        pool=pool.name,
+        gpu=pool.node.gpu.id,
+        first_gpu=first_gpu,
+        num_gpus=num_gpus,
+        num_nodes=num_nodes,
+    )
+
+
+def _verdicts(plan: Plan) -> tuple[FrameworkVerdict, ...]:
+    verdicts = []
+    for rules in load_frameworks():
+        problems = plan_problems(rules, plan)
+        verdicts.append(
+            FrameworkVerdict(framework=f"{rules.title} {rules.version}", can_run=not problems, reasons=problems)
+        )
+    return tuple(verdicts)
+
+
+def _run_report(start: float, first_s: float) -> RunReport:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts KiB, macOS bytes.
+    scale = 1.0 if sys.platform == "darwin" else 1024.0
+    return RunReport(time_s=time.perf_counter() - start, time_to_first_s=first_s, peak_rss_bytes=peak * scale)

@@ -1,0 +1,94 @@
+"""Frameworks whose workers share processes: actor, critic and reference must have the same degrees.
+
+The options are split by those degrees. Each part is an ordinary search problem with a lower bound, so that parts
+which cannot beat the plan found so far are never searched. The certificate is the minimum over parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.domain.framework import ONE_BACKEND_WORKERS, FrameworkRules, mesh_keys
+from planner.domain.stages import StageKind, WorkerName
+from planner.domain.strategy import IntArray, TrainerTable
+from planner.search.options import take
+from planner.search.pricing import PricedWorker
+from planner.search.problem import OptionTable, SearchProblem
+
+Keys = Mapping[tuple[WorkerName, str], IntArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A sub-problem with equal degrees; no plan of it takes less than `bound_s`."""
+
+    problem: SearchProblem
+    bound_s: float
+
+
+def option_keys(rules: FrameworkRules, priced: Sequence[PricedWorker], *, with_vpp: bool) -> Keys:
+    """Mesh key of every option of the workers that one back end configures, by (worker, pool)."""
+    keys: dict[tuple[WorkerName, str], IntArray] = {}
+    for item in priced:
+        if item.worker.name in ONE_BACKEND_WORKERS and isinstance(item.candidates, TrainerTable):
+            keys[item.worker.name, item.pool.name] = mesh_keys(
+                rules,
+                item.candidates.take(item.options.row),
+                trains=item.worker.kind is StageKind.TRAINING,
+                with_vpp=with_vpp,
+                worker=item.worker.name,
+                model=item.worker.model,
+            )
+    return keys
+
+
+def parts(rules: FrameworkRules, priced: Sequence[PricedWorker], problem: SearchProblem) -> tuple[Part, ...]:
+    """Sub-problems with equal degrees, most promising first; their union holds every legal combination."""
+    base = option_keys(rules, priced, with_vpp=False)
+    if len({worker for worker, _ in base}) < 2:
+        return (Part(problem=problem, bound_s=0.0),)
+    trainers = [w for w in (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER) if any(w is k[0] for k in base)]
+    fine = option_keys(rules, priced, with_vpp=len(trainers) > 1)
+    serial = max(rules.must_share, key=len, default=frozenset[WorkerName]())
+    result: list[Part] = []
+    for fine_key, base_key in _pairs(fine, base, trainers[0]):
+        tables = tuple(_restrict(table, fine, base, fine_key, base_key) for table in problem.options)
+        if all(_worker_has_options(tables, worker.name) for worker in problem.graph.workers):
+            result.append(Part(problem=replace(problem, options=tables), bound_s=_serial_s(tables, serial)))
+    return tuple(sorted(result, key=lambda part: part.bound_s))
+
+
+def _pairs(fine: Keys, base: Keys, trainer: WorkerName) -> tuple[tuple[int, int], ...]:
+    """Distinct (fine key, base key) of the first trainer, over all pools."""
+    pairs: set[tuple[int, int]] = set()
+    for (worker, pool), values in fine.items():
+        if worker is trainer:
+            both = np.unique(np.stack([values, base[worker, pool]]), axis=1)
+            pairs.update((int(a), int(b)) for a, b in both.T if a >= 0)
+    return tuple(sorted(pairs))
+
+
+def _restrict(table: OptionTable, fine: Keys, base: Keys, fine_key: int, base_key: int) -> OptionTable:
+    place = (table.worker, table.pool)
+    if place not in base:
+        return table
+    if table.worker is WorkerName.REFERENCE:
+        return take(table, np.asarray(base[place] == base_key))
+    return take(table, np.asarray(fine[place] == fine_key))
+
+
+def _worker_has_options(tables: Sequence[OptionTable], worker: WorkerName) -> bool:
+    return any(table.worker is worker and len(table) for table in tables)
+
+
+def _serial_s(tables: Sequence[OptionTable], serial: frozenset[WorkerName]) -> float:
+    """Seconds that workers on the same GPUs take one after the other, each with its fastest option."""
+    fastest: dict[WorkerName, float] = {}
+    for table in tables:
+        if len(table) and table.worker in serial:
+            seconds = float(table.stage_time_s.sum(axis=0).min())
+            fastest[table.worker] = min(seconds, fastest.get(table.worker, np.inf))
+    return sum(fastest.values())

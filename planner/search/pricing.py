@@ -1,0 +1,180 @@
+"""Prices all candidates of one worker on one pool and keeps the options worth searching."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.cost.generation import price_engine
+from planner.cost.jobs import engine_job, trainer_job
+from planner.cost.training import price_trainer
+from planner.cost.worker import Site, WorkerCosts
+from planner.domain.framework import (
+    ONE_BACKEND_WORKERS,
+    FrameworkRules,
+    mesh_keys,
+    rollout_rejections,
+    trainer_rejections,
+)
+from planner.domain.hardware import Pool
+from planner.domain.overheads import Overheads
+from planner.domain.stages import StageGraph, StageKind, Worker, WorkerName
+from planner.domain.strategy import BoolArray, RolloutTable, Strategy, StrategyTable, TrainerTable
+from planner.domain.workload import Workload
+from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
+from planner.search.legality import RolloutFacts, TrainerFacts
+from planner.search.options import OptionCounts, build_options, merge, prune, prune_within
+from planner.search.problem import OptionTable, SearchPool
+
+PRICED_AND_REJECTED = ("cannot run on these GPUs", "more GPU memory than usable", "more host RAM than a node has")
+"""Reasons that only pricing finds; all others are known before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricingInputs:
+    """What all workers of one request share."""
+
+    workload: Workload
+    graph: StageGraph
+    overheads: Overheads
+    rules: FrameworkRules | None
+    across_sizes: bool
+    """Prune across group sizes (not when co-located workers must have equal sizes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedWorker:
+    """The pruned options of one worker on one pool, and what became of all candidates.
+
+    `OptionTable.row` indexes `candidates`.
+    """
+
+    worker: Worker
+    pool: Pool
+    candidates: StrategyTable
+    options: OptionTable
+    rejected: tuple[tuple[str, int], ...]
+    """Legality and framework rules, then memory, by reason."""
+    min_active_bytes: float
+    """Smallest GPU memory peak of any legal candidate; infinite if none is legal."""
+    min_host_bytes: float
+
+    def strategy(self, option: int) -> Strategy:
+        """The strategy behind an option index."""
+        return self.candidates.row(int(self.options.row[option]))
+
+
+def site_of(pool: Pool, inputs: PricingInputs) -> Site:
+    return Site(node=pool.node, overheads=inputs.overheads, memory_margin_ratio=inputs.workload.memory_margin_ratio)
+
+
+def search_pool(pool: Pool, inputs: PricingInputs) -> SearchPool:
+    """Capacity of a pool as the search sees it."""
+    return SearchPool(
+        name=pool.name,
+        num_nodes=pool.num_nodes,
+        gpus_per_node=pool.node.gpus_per_node,
+        usable_bytes=site_of(pool, inputs).usable_bytes,
+        host_ram_bytes=pool.node.host_ram_bytes * (1.0 - inputs.workload.memory_margin_ratio),
+        usd_per_gpu_hour=pool.usd_per_gpu_hour,
+    )
+
+
+def price_table(worker: Worker, table: StrategyTable, site: Site, inputs: PricingInputs) -> WorkerCosts:
+    """Costs of given strategies of a worker: the one way in which anything is priced."""
+    if isinstance(table, RolloutTable):
+        return price_engine(engine_job(inputs.workload, worker), table, site)
+    return price_trainer(trainer_job(inputs.workload, inputs.graph, worker), table, site)
+
+
+def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
+    """Enumerate, price in cache-sized chunks, drop what does not fit alone, and prune what is dominated."""
+    candidates, rejected = _enumerate(worker, pool, inputs)
+    site, limits = site_of(pool, inputs), search_pool(pool, inputs)
+    tables: list[OptionTable] = []
+    counts: list[OptionCounts] = []
+    for rows in chunks(len(candidates)):
+        costs = price_table(worker, candidates.take(rows), site, inputs)
+        options, count = build_options(costs, limits, first_row=rows.start)
+        tables.append(_prune(options, candidates, worker, inputs))
+        counts.append(count)
+    if not tables:
+        costs = price_table(worker, candidates, site, inputs)
+        options, count = build_options(costs, limits)
+        tables, counts = [options], [count]
+    by_reason = dict(rejected)
+    unfit = (
+        sum(c.num_illegal for c in counts),
+        sum(c.num_gpu_memory for c in counts),
+        sum(c.num_host_ram for c in counts),
+    )
+    for reason, number in zip(PRICED_AND_REJECTED, unfit, strict=True):
+        if number:
+            by_reason[reason] = by_reason.get(reason, 0) + number
+    return PricedWorker(
+        worker=worker,
+        pool=pool,
+        candidates=candidates,
+        options=_prune(merge(tables), candidates, worker, inputs),
+        rejected=tuple(by_reason.items()),
+        min_active_bytes=min(c.min_active_bytes for c in counts),
+        min_host_bytes=min(c.min_host_bytes for c in counts),
+    )
+
+
+def _prune(options: OptionTable, candidates: StrategyTable, worker: Worker, inputs: PricingInputs) -> OptionTable:
+    """Drop dominated options, within each mesh where the framework couples the degrees of several workers."""
+    rules = inputs.rules
+    if rules is None or worker.name not in ONE_BACKEND_WORKERS or not isinstance(candidates, TrainerTable):
+        return prune(options, across_sizes=inputs.across_sizes)
+    keys = mesh_keys(
+        rules,
+        candidates.take(options.row),
+        trains=worker.kind is StageKind.TRAINING,
+        with_vpp=True,
+        worker=worker.name,
+        model=worker.model,
+    )
+    return prune_within(options, keys, across_sizes=inputs.across_sizes)
+
+
+def _enumerate(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
+    workload, rules = inputs.workload, inputs.rules
+    if worker.kind is StageKind.GENERATION:
+        job = engine_job(workload, worker)
+        rollout = enumerate_rollout(
+            RolloutFacts(
+                model=worker.model,
+                node=pool.node,
+                num_sequences=job.load.num_sequences,
+                precision=workload.rollout_precision,
+            ),
+            num_nodes=pool.num_nodes,
+            memory_margin_ratio=workload.memory_margin_ratio,
+            can_sleep=job.receives_weights,
+            framework=None if rules is None else lambda table: rollout_rejections(rules, table),
+        )
+        return rollout.table, rollout.rejected
+    trains = worker.kind is StageKind.TRAINING
+    steps = workload.num_optimizer_steps if trains else 1
+    sequences = workload.num_generated if worker.name is WorkerName.REWARD_MODEL else workload.num_samples
+
+    def reject(table: TrainerTable) -> tuple[tuple[str, BoolArray], ...]:
+        return (
+            ()
+            if rules is None
+            else trainer_rejections(rules, table, trains=trains, worker=worker.name, model=worker.model)
+        )
+
+    trainer = enumerate_trainer(
+        TrainerFacts(
+            model=worker.model,
+            node=pool.node,
+            mini_batch_sequences=max(1, sequences // steps),
+            trains=trains,
+            precision=workload.train_precision,
+        ),
+        max_tokens=workload.max_tokens,
+        num_nodes=pool.num_nodes,
+        framework=reject,
+    )
+    return trainer.table, trainer.rejected
