@@ -193,16 +193,13 @@ class Layout:
     """1 where pipeline neighbours may sit in different scale-up domains."""
 
 
-_MOST_LEADING_RATIO = 0.25
-
-
 def _expert_depth_ratio(totals: ModelTotals, rank_layers: FloatArray, depth_ratio: FloatArray) -> FloatArray:
-    """Few dense layers among MoE layers lead the stack (DeepSeek), so other ranks hold MoE layers only.
+    """Where MoE layers are the majority, dense layers lead the stack and other ranks hold MoE layers only.
 
-    More dense layers than a quarter alternate with MoE layers (Llama 4) and spread evenly.
+    So it is in DeepSeek, GLM and Kimi (2-5 % dense). Where at least half of the layers have no experts they
+    alternate (Llama 4 Maverick, Nemotron 3) and spread evenly. The order of layers is not part of `Model`.
     """
-    num_dense = totals.num_layers - totals.num_expert_layers
-    if num_dense == 0 or num_dense > _MOST_LEADING_RATIO * totals.num_layers:
+    if totals.num_expert_layers in (0, totals.num_layers) or 2 * totals.num_expert_layers <= totals.num_layers:
         return depth_ratio
     return np.minimum(rank_layers * (1.0 / totals.num_expert_layers), 1.0)
 

@@ -291,6 +291,8 @@ def test_faster_hardware_is_never_slower(which: str, factor: float, seed: int, i
         assert (total(new.time_terms) <= total(old.time_terms) * (1 + 1e-9)).all()
 
 
+Row = tuple[str, str, Precision, int, int, int, int, int, Sharding, int, int, int, Recompute, float]
+
 MEASURED = [
     # model, GPU, precision, GPUs, tp, pp, vpp, ep, sharding, sequence, micro-batch, batch, recompute, tokens/s/GPU
     ("llama-3.1-70b", "h100", Precision.FP8, 64, 4, 8, 5, 1, Sharding.ZERO1, 8192, 1, 256, Recompute.NONE, 1664),
@@ -301,17 +303,39 @@ MEASURED = [
 ]
 
 
+WEAK = [
+    ("llama-3.1-405b", "gb200", Precision.FP8, 256, 4, 16, 4, 1, Sharding.ZERO1, 8192, 1, 1536, Recompute.NONE, 843),
+    ("llama-3.1-8b", "b200", Precision.FP8, 8, 1, 1, 1, 1, Sharding.ZERO1, 8192, 2, 128, Recompute.NONE, 30624),
+    ("llama-3.1-405b", "b200", Precision.FP8, 128, 4, 8, 8, 1, Sharding.ZERO1, 8192, 1, 64, Recompute.NONE, 661),
+    ("llama-3.1-8b", "h200", Precision.FP8, 32, 1, 1, 1, 1, Sharding.ZERO3, 8192, 2, 64, Recompute.SELECTIVE, 10938),
+]
+
+
+def predicted_tokens_per_s(row: Row) -> float:
+    name, gpu, precision, gpus, tp, pp, vpp, ep, sharding, sequence, micro, batch, recompute, _ = row
+    work = job(load_model(name), tokens=equal_load(batch, sequence), steps=1, inference=False, precision=precision)
+    context = 2 if (name, gpu) == ("llama-3.1-405b", "b200") else 1
+    plan = strategy(
+        gpus, tp=tp, pp=pp, vpp=vpp, cp=context, ep=ep, sharding=sharding, tokens=sequence * micro, recompute=recompute
+    )
+    costs = price(plan, work=work, at=site(gpu))
+    return float(batch * sequence / (stage_seconds(costs)[0] - time_term(costs, "switch")[0]) / gpus)
+
+
 @pytest.mark.parametrize("row", MEASURED)
-def test_published_throughput(
-    row: tuple[str, str, Precision, int, int, int, int, int, Sharding, int, int, int, Recompute, float],
-) -> None:
+def test_published_throughput(row: Row) -> None:
     """Megatron-Bridge performance summaries (26.04, 26.06, 25.11), its Qwen3-30B card, NeMo Automodel's summary.
 
-    Nothing is fitted to these rows; 25 % is the accuracy that planning needs.
+    Nothing is fitted to these rows, but they were chosen from families that the priors describe well: this
+    guards against regressions and says nothing about accuracy elsewhere; `WEAK` has families that are off.
     """
-    name, gpu, precision, gpus, tp, pp, vpp, ep, sharding, sequence, micro, batch, recompute, measured = row
-    work = job(load_model(name), tokens=equal_load(batch, sequence), steps=1, inference=False, precision=precision)
-    plan = strategy(gpus, tp=tp, pp=pp, vpp=vpp, ep=ep, sharding=sharding, tokens=sequence * micro, recompute=recompute)
-    costs = price(plan, work=work, at=site(gpu))
-    taken = stage_seconds(costs)[0] - time_term(costs, "switch")[0]
-    assert batch * sequence / taken / gpus == pytest.approx(measured, rel=0.25)
+    assert predicted_tokens_per_s(row) == pytest.approx(row[-1], rel=0.25)
+
+
+@pytest.mark.parametrize("row", WEAK)
+def test_known_weak_families_stay_within_a_factor_of_two(row: Row) -> None:
+    """Blackwell FP8 is predicted too slow and eager PyTorch FSDP too fast until efficiencies are calibrated.
+
+    Megatron-Bridge performance summary archive (26.06, 25.11), torchtitan benchmarks (H200).
+    """
+    assert 0.5 <= predicted_tokens_per_s(row) / row[-1] <= 2.0
