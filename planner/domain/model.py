@@ -15,7 +15,8 @@ class Attention:
     """Token mixing of one layer: softmax attention (GQA, MHA, MLA), linear attention or a state-space block."""
 
     kind: str
-    """`gqa`, `mla`, `gated_delta_net`, `mamba2`, `lightning`, `linear` or `none`; for display only."""
+    """`gqa`, `mla`, `gated_delta_net`, `mamba2`, `lightning`, `linear` or `none`; for display and legality,
+    never for costs."""
     num_heads: int
     """Query heads; TP must divide it. 0 when the layer has none."""
     num_kv_heads: int

@@ -112,8 +112,12 @@ def _fp8_blocks(model: Model, tp: FloatArray, precision: Precision) -> BoolArray
     return divides(tp * FP8_BLOCK, model.hidden_size)
 
 
-def _has_recurrent_layers(model: Model) -> bool:
-    return any(layer.attention.state_elements_per_sequence > 0 for layer in model.layers)
+WHOLE_SEQUENCE_MIXERS = ("gated_delta_net", "lightning")
+"""Layers whose recurrence no framework splits over context-parallel ranks (Megatron splits Mamba-2)."""
+
+
+def _needs_whole_sequence(model: Model) -> bool:
+    return any(layer.attention.kind in WHOLE_SEQUENCE_MIXERS for layer in model.layers)
 
 
 def _ulysses_heads(table: TrainerTable, facts: TrainerFacts) -> BoolArray:
@@ -166,7 +170,7 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
     TrainerRule(reason="Ulysses does not split the heads", allows=_ulysses_heads),
     TrainerRule(
         reason="context parallelism over recurrent layers",
-        allows=lambda t, f: np.asarray((t.cp == 1) | (not _has_recurrent_layers(f.model))),
+        allows=lambda t, f: np.asarray((t.cp == 1) | (not _needs_whole_sequence(f.model))),
     ),
     TrainerRule(
         reason="ZeRO-2/3 with pipeline or expert parallelism",
