@@ -380,7 +380,7 @@ def _read_margin(reader: _Reader) -> float:
     if text is None:
         reader.assume(
             "memory margin",
-            f"{DEFAULT_MEMORY_MARGIN:.0%} of GPU memory kept free",
+            f"{DEFAULT_MEMORY_MARGIN:.0%} of GPU memory and host RAM kept free",
             "less allows denser plans and more risk",
         )
         return DEFAULT_MEMORY_MARGIN

@@ -56,9 +56,7 @@ class BatchFile(_Section):
     optimizer_steps: int | None = Field(default=None, description="Mini-batches per epoch.")
     epochs: int | None = Field(default=None, description="Passes over the batch.")
     kl: float | None = Field(default=None, description="KL coefficient; 0 removes the reference model.")
-    oversampling: float | None = Field(
-        default=None, description="Prompts generated per prompt kept."
-    )
+    oversampling: float | None = Field(default=None, description="Prompts generated per prompt kept.")
 
 
 class LengthsFile(_Section):
@@ -140,9 +138,7 @@ class WorkerFile(_Section):
 class WorkloadFile(_Section):
     """A workload for `rlplan plan` or, with strategies, for `rlplan estimate`. Every key but model has a default."""
 
-    model: PathText | None = Field(
-        default=None, description="Catalog id, Hugging Face id, alias or path."
-    )
+    model: PathText | None = Field(default=None, description="Catalog id, Hugging Face id, alias or path.")
     algorithm: Name | None = None
     gpus: Annotated[str, Field(max_length=400)] | None = Field(default=None, description="Such as 32xh100; or cluster.")
     cluster: ClusterFile | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -12,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from planner.domain.plan import Placement, Plan, ScheduledStage, Status
+from planner.domain.plan import HostRam, Placement, Plan, ScheduledStage, Status
 from planner.domain.stages import StageName, WorkerName
 from planner.report.words import (
     MISFIT,
@@ -32,6 +31,7 @@ MAX_WIDTH = 100
 MIN_WIDTH = 60
 _BAR = 10
 _SHOWN_TERMS = 5
+_SHOWN_REASONS = 6
 _STATUS_STYLE = {Status.OPTIMAL: "bold green", Status.FEASIBLE: "bold yellow"}
 _SHORT = {
     "reference log-prob": "ref",
@@ -101,7 +101,7 @@ def _table(*, header: bool = False) -> Table:
 
 def _headline(plan: Plan) -> Group:
     work = plan.workload
-    pools = " + ".join(f"{pool.num_gpus} x {pool.node.gpu.name}" for pool in plan.cluster.pools)
+    pools = " + ".join(f"{pool.num_gpus} x {pool.node.gpu.id}" for pool in plan.cluster.pools)
     title = Text.assemble(
         (f"{work.algorithm.title} on {work.actor.id}", "bold"),
         f" · {pools}",
@@ -225,7 +225,9 @@ def _bound_words(placement: Placement) -> Text:
 def _timeline(plan: Plan, width: int) -> Table | None:
     if not plan.schedule or plan.time_s <= 0:
         return None
-    cells = max(30, width - 2 - 8)
+    names = [group.id for group in plan.device_groups]
+    # Section indent, the column of names and the gap after it.
+    cells = max(30, width - 2 - max(len(name) for name in [*names, "host"]) - 2)
     table = _table()
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True, overflow="crop")
@@ -305,65 +307,33 @@ def _bar(ratio: float) -> Text:
     return Text("#" * filled, style=style) + Text("-" * (_BAR - filled), style="dim")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NodeLoad:
-    """Host RAM of the fullest node of a pool: (worker: term, bytes), and what the node has."""
-
-    pool: str
-    terms: tuple[tuple[str, float], ...]
-    usable_bytes: float
-
-    @property
-    def total_bytes(self) -> float:
-        return sum(value for _, value in self.terms)
-
-
-def _node_loads(plan: Plan) -> list[_NodeLoad]:
-    """Workers hold host RAM on every node of their group; a node's load is the sum over its workers."""
-    held: dict[tuple[str, int], dict[str, float]] = {}
-    usable: dict[str, float] = {}
-    groups = {group.id: group for group in plan.device_groups}
-    largest_of: dict[tuple[str, str], Placement] = {}
+def _fullest_hosts(plan: Plan) -> list[tuple[str, HostRam]]:
+    """Per pool, the placement whose nodes hold most; a placement counts all workers on its GPUs."""
+    pool_of = {group.id: group.pool for group in plan.device_groups}
+    result: dict[str, HostRam] = {}
     for placement in plan.placements:
-        if placement.host_ram is None or placement.device_group not in groups:
-            continue
-        key = (placement.device_group, placement.worker.value if placement.worker else placement.stage.value)
-        before = largest_of.get(key)
-        if before is None or before.host_ram is None or placement.host_ram.peak_bytes > before.host_ram.peak_bytes:
-            largest_of[key] = placement
-    for (group_id, holder), placement in largest_of.items():
-        group, host = groups[group_id], placement.host_ram
-        assert host is not None
-        usable[group.pool] = host.usable_bytes
-        per_node = plan.cluster.pool(group.pool).node.gpus_per_node
-        for index in range(group.first_gpu // per_node, (group.first_gpu + group.num_gpus - 1) // per_node + 1):
-            node = held.setdefault((group.pool, index), {})
-            node.update({f"{holder} {term_words(t.name)}": t.value for t in host.terms if t.value > 0})
-    loads: list[_NodeLoad] = []
-    for pool in plan.cluster.pools:
-        nodes = [tuple(sorted(terms.items())) for (name, _), terms in sorted(held.items()) if name == pool.name]
-        if nodes:
-            fullest = max(nodes, key=lambda terms: sum(value for _, value in terms))
-            loads.append(_NodeLoad(pool=pool.name, terms=fullest, usable_bytes=usable[pool.name]))
-    return loads
+        host, pool = placement.host_ram, pool_of.get(placement.device_group)
+        if host is not None and pool is not None and (pool not in result or host.peak_bytes > result[pool].peak_bytes):
+            result[pool] = host
+    return sorted(result.items())
 
 
 def _host_ram(plan: Plan) -> Table | None:
-    loads = _node_loads(plan)
-    if not loads:
+    hosts = _fullest_hosts(plan)
+    if not hosts:
         return None
     table = _table()
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
-    for load in loads:
-        ratio = load.total_bytes / load.usable_bytes
+    for pool, host in hosts:
+        ratio = host.peak_bytes / host.usable_bytes
         table.add_row(
-            f"{load.pool}, per node",
-            format_bytes(load.total_bytes),
-            Text.assemble(_bar(ratio), f" {percent(ratio)} of {format_bytes(load.usable_bytes)}"),
-            f"GiB: {_sizes(load.terms)}" if load.terms else "",
+            f"{pool}, per node",
+            format_bytes(host.peak_bytes),
+            Text.assemble(_bar(ratio), f" {percent(ratio)} of {format_bytes(host.usable_bytes)} usable"),
+            Text(f"GiB: {_sizes((t.name, t.value) for t in host.terms)}" if host.peak_bytes else "", style="dim"),
         )
     return table
 
@@ -382,12 +352,16 @@ def _search(plan: Plan) -> Table | None:
     table.add_row("priced", f"{search.num_priced:,} candidates, {search.num_pruned:,} of them pruned as never better")
     if rejected:
         total = sum(reason.value for reason in rejected)
-        reasons = ", ".join(f"{reason.name} {reason.value:,.0f}" for reason in rejected)
+        reasons = "; ".join(f"{reason.name} {reason.value:,.0f}" for reason in rejected[:_SHOWN_REASONS])
+        if len(rejected) > _SHOWN_REASONS:
+            others = sum(reason.value for reason in rejected[_SHOWN_REASONS:])
+            reasons += f"; {len(rejected) - _SHOWN_REASONS} other reasons {others:,.0f} (all in --json)"
         table.add_row("rejected", f"{total:,.0f}: {reasons}")
-    closed = (
-        f"{search.num_structures:,} groupings of stages, {search.num_structures_solved:,} solved by {search.solver}"
+    table.add_row(
+        "solver",
+        f"{search.solver}; {search.num_structures:,} groupings of stages, "
+        f"solved {search.num_structures_solved:,}, the others excluded by bounds",
     )
-    table.add_row("structures", f"{closed}, the others excluded by bounds")
     if plan.run is not None:
         table.add_row(
             "run",

@@ -78,7 +78,7 @@ def largest(terms: Iterable[NamedValue], *, count: int, least_ratio: float) -> l
 
 def term_words(name: str) -> str:
     """`'weight_read'` -> `'weight read'`; `'idle: reference'` -> `'idle reference'`."""
-    return name.replace("_", " ").replace("idle: ", "idle ")
+    return name.replace("_", " ").replace(": ", " ")
 
 
 def quantity(value: float, unit: str) -> str:

@@ -179,12 +179,14 @@ def test_interrupt_is_quiet(pipeline: FakePipeline, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["pln"], "Did you mean 'plan'?"),
-        (["plan", "qwen3-8b", "--gpu", "8xh100"], "--gpus"),
+        (["pln"], "did you mean 'plan'"),
+        (["plan", "qwen3-8b", "--gpu", "8xh100"], "did you mean '--gpus'"),
+        (["plan", "qwen3-8b", "--kl", "much"], "'much' is not a number"),
+        (["--verison"], "no command '--verison'"),
         (["plan", "qwen3-8b", "--prompts", "many"], "--prompts"),
         (["plan", "qwen3-8b", "--prompts"], "--prompts"),
-        (["plan", "a", "b"], "unexpected extra argument"),
-        (["show"], "Missing argument"),
+        (["plan", "a", "b"], "unexpected argument 'b'"),
+        (["show"], "PLAN"),
         (["plan"], "MODEL: is missing"),
         (["plan", "none.yaml"], "none.yaml: does not exist"),
         (["plan", "qwen3-33b"], "did you mean 'qwen3-32b'"),

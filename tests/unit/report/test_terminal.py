@@ -12,7 +12,7 @@ from planner.domain.stages import StageName
 from planner.files.workload import KEY_INPUTS
 from planner.report.difference import differences
 from planner.report.terminal import plan_report, print_plan
-from tests.golden.sample import grpo_plan, split_plan
+from tests.golden.sample import grpo_plan, host, split_plan
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
@@ -34,17 +34,18 @@ def test_every_part_is_there() -> None:
         assert assumption.what in text
     for part in (
         "415.1 s per iteration", "1,421 tokens/s/GPU", "25.39 USD", "lower bound 414.9 s, gap 0.06%", "71.7 GiB usable",
-        "184,320 candidates", "132,870", "GPU memory 41,212", "solved by cpsat", "first plan after 310 ms",
+        "184,320 candidates", "132,870", "GPU memory 41,212", "cpsat; 5 groupings", "first plan after 310 ms",
         "2.00 TiB", "can run this plan", "reference must share the layout", "+21.0%",
     ):  # fmt: skip
         assert part in text, part
 
 
-def test_host_ram_is_the_sum_over_workers_of_one_node() -> None:
-    # 61 (engine) + 16 (reference) + 328 (trainer, whose two stages hold the same bytes).
-    assert "405.0 GiB" in plan_report(grpo_plan())
-    # The engine is on other nodes.
-    assert "344.0 GiB" in plan_report(split_plan())
+def test_host_ram_is_that_of_the_fullest_placement() -> None:
+    assert "h100, per node  328.0 GiB  ##-------- 16% of 2.00 TiB usable" in plan_report(grpo_plan())
+    more = replace(grpo_plan().placements[0], host_ram=host(staging=1000.0))
+    text = plan_report(replace(grpo_plan(), placements=(more, *grpo_plan().placements[1:])))
+    assert "1000.0 GiB" in text or "0.98 TiB" in text
+    assert "328.0 GiB" not in text
 
 
 def test_unproven_unpriced_and_estimated_plans_say_so() -> None:
