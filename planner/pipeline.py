@@ -37,14 +37,22 @@ from planner.search.pricing import (
     PricedWorker,
     PricingInputs,
     price_worker,
+    reprice,
     search_pool,
 )
 from planner.search.problem import SearchLimits, SearchProblem, Solver
 from planner.search.solve import SearchResult, Solution, solve
 from planner.search.structures import Structure
+from planner.units import format_seconds
 
 TIE_TOLERANCE_RATIO = 0.01
 """Plans this close to the optimum count as equal; the simpler one is taken."""
+MEAN_RESPONSE = "mean response"
+"""The assumption that plans depend on most."""
+SENSITIVITY_FACTORS = (0.5, 1.5)
+SENSITIVITY_LIMIT_S = 2.0
+SENSITIVITY_GAIN_RATIO = 0.02
+"""Smaller gains do not make a plan another plan: the cost model is not that exact."""
 MAX_OPEN_NODES = 4096
 """Largest cluster considered when the user asks for the smallest one that works."""
 
@@ -138,24 +146,32 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     start = time.perf_counter()
     inputs = _inputs(request.workload, rules)
     priced = tuple(price_worker(worker, pool, inputs) for worker in inputs.graph.workers for pool in cluster.pools)
-    problem = SearchProblem(
+    problem = _problem(priced, inputs, cluster)
+    priced_s = time.perf_counter() - start
+    result = _solve(problem, priced, rules, _search_limits(request.limits))
+    return Outcome(
+        inputs=inputs, priced=priced, problem=problem, result=result, first_s=priced_s + result.time_to_first_s
+    )
+
+
+def _problem(priced: tuple[PricedWorker, ...], inputs: PricingInputs, cluster: Cluster) -> SearchProblem:
+    rules = inputs.rules
+    return SearchProblem(
         graph=inputs.graph,
         pools=tuple(search_pool(pool, inputs) for pool in cluster.pools),
         options=tuple(item.options for item in priced),
         host_stage_s=tuple(
-            (stage.name, host_stage_s(request.workload))
-            for stage in inputs.graph.stages
-            if stage.kind is StageKind.HOST
+            (stage.name, host_stage_s(inputs.workload)) for stage in inputs.graph.stages if stage.kind is StageKind.HOST
         ),
         structure_filter=None if rules is None else lambda structure: structure_problem(rules, structure),
         equal_size=rules is not None and rules.shared_workers_use_whole_group,
     )
-    limits = _search_limits(request.limits)
-    priced_s = time.perf_counter() - start
-    result = solve(problem, limits) if rules is None else _solve_parts(mesh.parts(rules, priced, problem), limits)
-    return Outcome(
-        inputs=inputs, priced=priced, problem=problem, result=result, first_s=priced_s + result.time_to_first_s
-    )
+
+
+def _solve(
+    problem: SearchProblem, priced: tuple[PricedWorker, ...], rules: FrameworkRules | None, limits: SearchLimits
+) -> SearchResult:
+    return solve(problem, limits) if rules is None else _solve_parts(mesh.parts(rules, priced, problem), limits)
 
 
 def structure_problem(rules: FrameworkRules, structure: Structure) -> str | None:
@@ -289,6 +305,51 @@ def _why_infeasible(request: PlanRequest, cluster: Cluster, outcome: Outcome) ->
     return explain_infeasible(request, cluster, outcome.inputs, outcome.priced, outcome.result.num_excluded, best_s)
 
 
+def _with_sensitivity(
+    request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: Solution, placed: tuple[PlacedStrategy, ...]
+) -> tuple[Assumption, ...]:
+    """The assumptions, with what another mean response length would do to the plan if the mean was assumed."""
+    if all(item.what != MEAN_RESPONSE for item in request.assumptions):
+        return request.assumptions
+    effects = []
+    for factor in SENSITIVITY_FACTORS:
+        effect = _response_effect(request, cluster, outcome, solution, placed, factor)
+        if effect is not None:
+            effects.append(effect)
+    return tuple(
+        replace(item, effect="; ".join([*effects, item.effect])) if item.what == MEAN_RESPONSE else item
+        for item in request.assumptions
+    )
+
+
+def _response_effect(
+    request: PlanRequest,
+    cluster: Cluster,
+    outcome: Outcome,
+    solution: Solution,
+    placed: tuple[PlacedStrategy, ...],
+    factor: float,
+) -> str | None:
+    """This plan at another mean, and the best of the options that survived pruning at the assumed one."""
+    law = request.workload.response
+    mean_tokens = round(law.mean_tokens * factor)
+    if not 0 < mean_tokens <= law.max_tokens:
+        return None
+    workload = replace(request.workload, response=replace(law, mean_tokens=mean_tokens))
+    inputs = replace(outcome.inputs, workload=workload)
+    same = assemble(placed, inputs, solution.order)
+    where = f"at mean {mean_tokens:,}"
+    if same.problems:
+        return f"{where} this plan no longer fits"
+    priced = tuple(reprice(item, inputs) for item in outcome.priced)
+    limits = replace(_search_limits(request.limits), max_iteration_s=None, time_limit_s=SENSITIVITY_LIMIT_S)
+    best = _solve(_problem(priced, inputs, cluster), priced, inputs.rules, limits).solution
+    gain = 0.0 if best is None else 1.0 - best.time_s / same.time_s
+    if best is None or gain <= SENSITIVITY_GAIN_RATIO:
+        return f"{where} {format_seconds(same.time_s)}, and this plan stays the best"
+    return f"{where} {format_seconds(same.time_s)}, another plan would take {format_seconds(best.time_s)} (-{gain:.0%})"
+
+
 def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: Solution, start: float) -> Plan:
     placed = place(solution, outcome.priced, cluster)
     assembled = assemble(placed, outcome.inputs, solution.order)
@@ -326,8 +387,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
             for item in result.alternatives
         ),
         frameworks=(),
-        assumptions=request.assumptions,
-        run=_run_report(start, outcome.first_s),
+        assumptions=_with_sensitivity(request, cluster, outcome, solution, placed),
     )
     plan = replace(plan, frameworks=_verdicts(plan))
     return replace(plan, run=_run_report(start, outcome.first_s))

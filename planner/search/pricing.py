@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.cost.generation import price_engine
 from planner.cost.jobs import engine_job, trainer_job
@@ -119,6 +119,14 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWor
         min_active_bytes=min(c.min_active_bytes for c in counts),
         min_host_bytes=min(c.min_host_bytes for c in counts),
     )
+
+
+def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
+    """The surviving options under other inputs (another length law): fast, and exact for these options only."""
+    candidates = item.candidates.take(item.options.row)
+    costs = price_table(item.worker, candidates, site_of(item.pool, inputs), inputs)
+    options, _ = build_options(costs, search_pool(item.pool, inputs))
+    return replace(item, candidates=candidates, options=options)
 
 
 def _prune(options: OptionTable, candidates: StrategyTable, worker: Worker, inputs: PricingInputs) -> OptionTable:
