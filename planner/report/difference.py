@@ -46,9 +46,10 @@ def differences(before: Plan, after: Plan) -> tuple[Change, ...]:
 def change_table(changes: tuple[Change, ...], *, before: str, after: str) -> Table:
     """The changes as a table; `before` and `after` name the two files."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("where", style="bold", no_wrap=True)
-    table.add_column(before, overflow="fold")
-    table.add_column(after, overflow="fold")
+    table.add_column("where", style="bold", overflow="fold")
+    # Rich gives the widest column everything; values must stay on one line where they can.
+    table.add_column(before, overflow="fold", min_width=16)
+    table.add_column(after, overflow="fold", min_width=16)
     for change in changes:
         table.add_row(Text(change.place), Text(change.before, style="red"), Text(change.after, style="green"))
     return table
