@@ -17,6 +17,8 @@ _IGNORED = frozenset(
     {"digests", "run", "rlplan_version", "format_version", "term_order", "rejection_order", "terms", "ranks"}
 )
 """Derived, ordering only, or (terms) so many that the totals beside them say more."""
+_PLACE_WIDTH = 56
+_VALUE_WIDTH = 20
 _FIRST = ("status", "objective", "iteration", "num_gpus", "device_groups", "placements", "schedule")
 """The order of sections: the answer before its reasons."""
 _KEYS = ("stage", "id", "what", "framework", "name", "description")
@@ -46,10 +48,10 @@ def differences(before: Plan, after: Plan) -> tuple[Change, ...]:
 def change_table(changes: tuple[Change, ...], *, before: str, after: str) -> Table:
     """The changes as a table; `before` and `after` name the two files."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("where", style="bold", overflow="fold")
-    # Rich gives the widest column everything; values must stay on one line where they can.
-    table.add_column(before, overflow="fold", min_width=16)
-    table.add_column(after, overflow="fold", min_width=16)
+    longest = max((len(change.place) for change in changes), default=0)
+    table.add_column("where", style="bold", overflow="fold", min_width=min(longest, _PLACE_WIDTH))
+    table.add_column(before, overflow="fold", max_width=_VALUE_WIDTH)
+    table.add_column(after, overflow="fold", max_width=_VALUE_WIDTH)
     for change in changes:
         table.add_row(Text(change.place), Text(change.before, style="red"), Text(change.after, style="green"))
     return table
