@@ -257,7 +257,7 @@ class UnitArrays:
         self.fastest = np.array([tables.fastest(context) for context in contexts]).reshape(
             len(contexts), tables.num_masks, tables.sizes.size + 1
         )
-        self._context = np.array([[contexts[c] for c in u.contexts] for u in units], dtype=np.int64).reshape(
+        self.context = np.array([[contexts[c] for c in u.contexts] for u in units], dtype=np.int64).reshape(
             num, num_workers
         )
         # Short path lists are padded by repeating the last path, which changes no maximum.
@@ -301,9 +301,8 @@ class UnitBounds:
         index = np.where(slot >= 0, np.take_along_axis(slot_index, np.maximum(slot, 0), axis=1), whole)
         length = self._arrays.host_s[units].copy()
         for w in range(slot.shape[1]):
-            length += self._fastest[
-                self._arrays.context[units, w][:, None], self._masks[units, :, w], index[:, w][:, None]
-            ]
+            context = self._arrays.context[units, w][:, None]
+            length += self._fastest[context, self._masks[units, :, w], index[:, w][:, None]]
         result: FloatArray = length.max(axis=1)
         return result
 

@@ -87,7 +87,8 @@ def solve_leaf(problem: IntegerProblem, *, time_limit_s: float, seed: int) -> In
     )
     program.program.solve(solver)
     status = program.program.sol_status
-    if status == pulp.LpSolutionInfeasible:
+    # CBC's preprocessing may say "infeasible or unbounded"; the makespan is bounded, so that means infeasible.
+    if pulp.LpStatusInfeasible in (program.program.status, status):
         return IntegerResult(choice=None, bound_ticks=None, is_complete=True)
     if status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return IntegerResult(choice=None, bound_ticks=0.0, is_complete=False)

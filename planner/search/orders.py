@@ -48,10 +48,9 @@ class OrderBook:
 
     def orders(self, structure: Structure) -> tuple[Order, ...]:
         """Undominated orders of a structure, at least one."""
-        workers = self._graph.workers
-        num = len(workers)
-        overlap = [[structure.overlap(workers[a].name, workers[b].name) for b in range(num)] for a in range(num)]
-        key = tuple(any(overlap[a][b] for a, b in pairs) for _, _, pairs in self._open)
+        places = structure.places()
+        place = [places[worker.name] for worker in self._graph.workers]
+        key = tuple(any(_meet(place[a], place[b]) for a, b in pairs) for _, _, pairs in self._open)
         if key not in self._cache:
             conflicts = [(i, j) for (i, j, _), hit in zip(self._open, key, strict=True) if hit]
             self._cache[key] = self._enumerate(conflicts)
@@ -61,20 +60,37 @@ class OrderBook:
         found: dict[frozenset[int], tuple[tuple[int, int], ...]] = {}
         num = len(self._names)
 
-        def extend(depth: int, reach: list[int], arcs: tuple[tuple[int, int], ...]) -> None:
-            if depth == len(conflicts):
-                found.setdefault(_maximal_paths(num, [*self._edges, *arcs]), arcs)
-                return
-            for before, after in (conflicts[depth], conflicts[depth][::-1]):
-                if not reach[after] >> before & 1:
-                    extend(depth + 1, _add_arc(reach, before, after), (*arcs, (before, after)))
+        closure = _closure(num, self._edges)
+        serial = _serial(num, closure, conflicts)
 
-        extend(0, _closure(num, self._edges), ())
+        def extend(depth: int, reach: list[int], arcs: tuple[tuple[int, int], ...]) -> bool:
+            """Adds the orders that continue `arcs`; True when one of them beats all others for certain."""
+            if found or depth == len(conflicts):
+                # More arcs only lengthen paths, so what beats a partial order beats all of its completions.
+                paths = _maximal_paths(num, [*self._edges, *arcs])
+                if any(_beats(other, paths) for other in found):
+                    return False
+                if depth == len(conflicts):
+                    found[paths] = arcs
+                    # Stages of which no two can ever overlap lie on one path in every order.
+                    return all(_is_clique(path, serial) for path in paths)
+            return any(
+                extend(depth + 1, _add_arc(reach, before, after), (*arcs, (before, after)))
+                for before, after in (conflicts[depth], conflicts[depth][::-1])
+                if not reach[after] >> before & 1
+            )
+
+        extend(0, closure, ())
+        kept = [paths for paths in found if not any(_beats(other, paths) for other in found if other != paths)]
         names = self._names
         return tuple(
-            Order(arcs=tuple((names[a], names[b]) for a, b in arcs), paths=tuple(sorted(paths)))
-            for paths, arcs in _undominated(found)
+            Order(arcs=tuple((names[a], names[b]) for a, b in found[paths]), paths=tuple(sorted(paths)))
+            for paths in sorted(kept, key=sorted)
         )
+
+
+def _meet(first: tuple[str, int], second: tuple[str, int]) -> bool:
+    return first[0] == second[0] and (first[1] == second[1] or -1 in (first[1], second[1]))
 
 
 def _closure(num: int, edges: list[tuple[int, int]]) -> list[int]:
@@ -111,18 +127,22 @@ def _maximal_paths(num: int, edges: list[tuple[int, int]]) -> frozenset[int]:
     return frozenset(p for p in paths if not any(p != q and p & q == p for q in paths))
 
 
-def _undominated(
-    found: dict[frozenset[int], tuple[tuple[int, int], ...]],
-) -> list[tuple[frozenset[int], tuple[tuple[int, int], ...]]]:
-    """Orders whose paths are not all supersets of another order's paths."""
-    items = sorted(found.items(), key=lambda item: (sum(p.bit_count() for p in item[0]), sorted(item[0])))
+def _serial(num: int, closure: list[int], conflicts: list[tuple[int, int]]) -> list[int]:
+    """Bit set per node of the nodes that can never run beside it, itself included."""
+    serial = list(closure)
+    for i in range(num):
+        for j in range(num):
+            serial[i] |= (closure[j] >> i & 1) << j
+    for a, b in conflicts:
+        serial[a] |= 1 << b
+        serial[b] |= 1 << a
+    return serial
 
-    def beats(first: frozenset[int], second: frozenset[int]) -> bool:
-        return all(any(p & q == p for q in second) for p in first)
 
-    kept: list[tuple[frozenset[int], tuple[tuple[int, int], ...]]] = []
-    for paths, arcs in items:
-        if not any(beats(other, paths) for other, _ in kept):
-            kept = [(o, a) for o, a in kept if not beats(paths, o)]
-            kept.append((paths, arcs))
-    return kept
+def _is_clique(nodes: int, serial: list[int]) -> bool:
+    return all(nodes & ~serial[i] == 0 for i in range(len(serial)) if nodes >> i & 1)
+
+
+def _beats(first: frozenset[int], second: frozenset[int]) -> bool:
+    """Whether each path of `first` is part of a path of `second`, which therefore cannot be shorter."""
+    return all(any(p & q == p for q in second) for p in first)

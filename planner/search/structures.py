@@ -59,6 +59,16 @@ class Structure:
                 return any(first in block and second in block for block in groups.blocks)
         return False
 
+    def places(self) -> dict[WorkerName, tuple[str, int]]:
+        """Pool and block number of every worker, -1 for the whole pool. Two workers overlap if they have the same
+        pool, and the same block or one of them the whole pool."""
+        result = {}
+        for groups in self.pools:
+            result.update(dict.fromkeys(groups.whole, (groups.pool, -1)))
+            for i, block in enumerate(groups.blocks):
+                result.update(dict.fromkeys(block, (groups.pool, i)))
+        return result
+
     @property
     def num_groups(self) -> int:
         """Distinct device groups."""

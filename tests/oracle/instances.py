@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.domain.model import Model
 from planner.domain.stages import Role, Stage, StageGraph, StageKind, StageName, Worker, WorkerName
 from planner.search.problem import OptionTable, SearchPool, SearchProblem
 from planner.units import GB
+from tests.factories import dense_model
 
 _KIND = {
     WorkerName.ROLLOUT_ENGINE: StageKind.GENERATION,
@@ -34,8 +34,15 @@ _PPO = {
 }
 
 
-def graph_of(workers: tuple[WorkerName, ...], model: Model, *, host_reward: bool) -> StageGraph:
-    """A PPO-like graph restricted to `workers`, which include the engine and the actor trainer."""
+def graph_of(
+    workers: tuple[WorkerName, ...], *, host_reward: bool, edge_rng: random.Random | None = None
+) -> StageGraph:
+    """A PPO-like graph restricted to `workers`, which include the engine and the actor trainer.
+
+    With `edge_rng` the edges are random instead (forward in stage order): then several orders of conflicting stages
+    can be worth trying, which no real algorithm's graph needs.
+    """
+    model = dense_model()
     served = {stage: worker for worker in workers for stage in _PPO[worker]}
     stages = []
     for name in StageName:
@@ -52,6 +59,9 @@ def graph_of(workers: tuple[WorkerName, ...], model: Model, *, host_reward: bool
     edges += [(name, StageName.ACTOR_UPDATE) for name in middle]
     edges += [(name, StageName.CRITIC_UPDATE) for name in middle if name is not StageName.OLD_LOGPROB]
     edges += [(StageName.ACTOR_UPDATE, StageName.WEIGHT_SYNC)]
+    if edge_rng is not None:
+        names = [stage.name for stage in stages]
+        edges = [pair for pair in itertools.combinations(names, 2) if edge_rng.random() < 0.25]
     return StageGraph(
         stages=tuple(stages),
         workers=tuple(
@@ -63,12 +73,12 @@ def graph_of(workers: tuple[WorkerName, ...], model: Model, *, host_reward: bool
 
 def random_problem(
     rng: random.Random,
-    model: Model,
     *,
     num_workers: int,
     num_pools: int = 1,
     num_options: int = 4,
     equal_size: bool = False,
+    random_edges: bool = False,
 ) -> SearchProblem:
     """Up to 8 GPUs in one pool, or up to 4 per pool; memory is tight enough that co-residents interact."""
     extra = [WorkerName.REFERENCE, WorkerName.CRITIC_TRAINER, WorkerName.REWARD_MODEL]
@@ -96,7 +106,7 @@ def random_problem(
                 options.append(_random_table(rng, worker, pool, num_options))
     host = ((StageName.REWARD, rng.uniform(0, 15)),) if host_reward else ()
     return SearchProblem(
-        graph=graph_of(workers, model, host_reward=host_reward),
+        graph=graph_of(workers, host_reward=host_reward, edge_rng=rng if random_edges else None),
         pools=tuple(pools),
         options=tuple(options),
         host_stage_s=host,
