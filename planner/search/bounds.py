@@ -39,6 +39,9 @@ class Context:
     sync: Sync
     groups: tuple[int, ...]
 
+    def without_mates(self) -> Context:
+        return Context(worker=self.worker, pool=self.pool, sync=self.sync, groups=(0,))
+
 
 class Tables:
     """Option tables as arrays indexed by (worker, pool), with what contexts and paths need of them."""
@@ -246,18 +249,19 @@ class UnitBuilder:
 
 
 class UnitArrays:
-    """Many units as arrays, independent of capacities."""
+    """Many units as arrays, independent of capacities. `alone` ignores the memory of co-residents."""
 
-    def __init__(self, tables: Tables, units: Sequence[Unit]) -> None:
+    def __init__(self, tables: Tables, units: Sequence[Unit], *, alone: bool = False) -> None:
         self.units = list(units)
         self.sizes = tables.sizes
         num, num_workers = len(units), len(tables.workers)
         num_paths = max((len(unit.host_s) for unit in units), default=1)
-        contexts = {context: i for i, context in enumerate(dict.fromkeys(c for u in units for c in u.contexts))}
+        surroundings = [tuple(c.without_mates() if alone else c for c in unit.contexts) for unit in units]
+        contexts = {c: i for i, c in enumerate(dict.fromkeys(c for item in surroundings for c in item))}
         self.fastest = np.array([tables.fastest(context) for context in contexts]).reshape(
             len(contexts), tables.num_masks, tables.sizes.size + 1
         )
-        self.context = np.array([[contexts[c] for c in u.contexts] for u in units], dtype=np.int64).reshape(
+        self.context = np.array([[contexts[c] for c in item] for item in surroundings], dtype=np.int64).reshape(
             num, num_workers
         )
         # Short path lists are padded by repeating the last path, which changes no maximum.
@@ -289,6 +293,10 @@ class UnitBounds:
         self.low = np.zeros((num, num_workers), dtype=np.int64)
         self.high = np.where(self._slot_pool >= 0, capacity[self._slot_pool], 0)
         self.bound = self._evaluate(np.arange(num), self._size_index(self.high))
+
+    def fresh(self) -> UnitBounds:
+        """The same units before any shaving."""
+        return UnitBounds(self._arrays, self.capacity)
 
     def _size_index(self, num_gpus: IntArray) -> IntArray:
         result: IntArray = np.searchsorted(self._arrays.sizes, num_gpus, side="right")

@@ -20,7 +20,7 @@ from planner.units import HOUR_S
 Key = tuple[float, float]
 """What is minimised, lexicographically."""
 
-_NEVER: Key = (np.inf, np.inf)
+NEVER: Key = (np.inf, np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +89,14 @@ class CapacitySearch:
         nodes = -(-num_gpus // self._per_node)
         return float(np.sum(nodes * self._per_node * self._price))
 
-    def run(self, goal: Goal, *, call_limit: int | None = None) -> CapacityResult:
-        """The best plan for the goal. `call_limit` ends the search early: then the bound says how far it got."""
+    def run(self, goal: Goal, *, beat: Key = NEVER, call_limit: int | None = None) -> CapacityResult:
+        """The best plan for the goal with a key below `beat`; without any, the result's bound is at least `beat`.
+
+        `call_limit` ends the search early: then the bound says how far it got.
+        """
         best: Found | None = None
         best_used: IntArray | None = None
-        best_key, open_key = _NEVER, _NEVER
+        best_key, open_key = beat, NEVER
         boxes = _Boxes()
         self._push(boxes, goal, best_key, np.zeros_like(self.full), self.full, 0.0)
         calls = 0
@@ -151,7 +154,7 @@ class CapacitySearch:
         rate = max(self.rate(low), 1e-300)
         limit = min(goal.max_iteration_s, goal.max_value / rate)
         if goal.objective is Objective.TIME:
-            limit = min(limit, best[0])
+            limit = min(limit, float(np.nextafter(best[0], 0.0)))
         elif goal.objective is Objective.COST:
             limit = min(limit, best[0] / rate)
         return float(limit)

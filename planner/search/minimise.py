@@ -4,27 +4,30 @@ it, close the rest exactly."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
 
-from planner.domain.strategy import FloatArray, IntArray
+from planner.domain.strategy import IntArray
 from planner.search.bounds import Tables, Unit, UnitArrays, UnitBounds, UnitBuilder
 from planner.search.integer import IntegerProblem, IntegerResult, discretise
 from planner.search.leaf import LeafProblem, LeafResult, build_leaf, enumerate_leaf, without_dominated
-from planner.search.problem import SearchLimits, SearchProblem, Solver
-from planner.search.structures import Structure, enumerate_structures
+from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
+from planner.search.structures import enumerate_structures
 
 _DIVE_UNITS = 12
 _DIVE_RATIOS = (1.01, 1.05, 1.15, 1.4, 2.0, 4.0, np.inf)
 _DIVE_WORK = 200_000
 _ALTERNATIVE_RATIO = 1.1
+_FEW_RATIO = 0.4
 _LEAF_WORK = 40_000_000
 
 
 class Clock:
+    """Wall time since the search began, against its limit."""
+
     def __init__(self, limit_s: float) -> None:
         self._begin = time.perf_counter()
         self._limit = limit_s
@@ -40,6 +43,8 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
+    """A plan: a unit, the option row of each worker, and the iteration time."""
+
     unit: Unit
     rows: tuple[int, ...]
     time_s: float
@@ -53,46 +58,71 @@ class Minimum:
     bound_s: float
 
 
-class TimeSearch:
-    """Minimises the iteration time at given pool capacities; reused for many capacities."""
+class UnitSpace:
+    """All structures and orders of a problem. They depend on its graph, pools and rules only, so problems that differ
+    in their options share one."""
 
-    def __init__(self, problem: SearchProblem, limits: SearchLimits) -> None:
-        self.clock = Clock(limits.time_limit_s)
-        self.problem = problem
-        self.limits = limits
-        self.tables = Tables(problem)
-        self._builder = UnitBuilder(self.tables)
+    def __init__(self, tables: Tables, options: Sequence[OptionTable]) -> None:
+        problem = tables.problem
+        builder = UnitBuilder(tables)
+        available = {(table.worker, table.pool) for table in options if len(table)}
+        names = [[pool.name for pool in problem.pools if (worker, pool.name) in available] for worker in tables.workers]
         self.num_structures = 0
         self.num_excluded: dict[str, int] = {}
-        self.num_solved = 0
-        self.time_to_first_s = 0.0
-        self.used_solvers: set[str] = set()
-        self.units = [unit for structure in self._structures() for unit in self._builder.units(structure)]
-        self.arrays = UnitArrays(self.tables, self.units)
-
-    def _assignments(self) -> Iterator[tuple[str, ...]]:
-        names = [
-            [pool.name for p, pool in enumerate(self.problem.pools) if (w, p) in self.tables.table]
-            for w in range(len(self.tables.workers))
-        ]
-        return product(*names)
-
-    def _structures(self) -> Iterator[Structure]:
-        exclude = self.problem.structure_filter
-        for structure in enumerate_structures(
-            self._assignments(), self.tables.workers, nested_single=self.problem.equal_size
-        ):
+        self.units: list[Unit] = []
+        exclude = problem.structure_filter
+        for structure in enumerate_structures(product(*names), tables.workers, nested_single=problem.equal_size):
             reason = exclude(structure) if exclude is not None else None
             if reason is None:
                 self.num_structures += 1
-                yield structure
+                self.units += builder.units(structure)
             else:
                 self.num_excluded[reason] = self.num_excluded.get(reason, 0) + 1
 
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What a search has done so far; shared by the parts of a union of problems."""
+
+    clock: Clock
+    num_solved: int = 0
+    time_to_first_s: float = 0.0
+    used_solvers: set[str] = field(default_factory=set)
+
+
+class TimeSearch:
+    """Minimises the iteration time at given pool capacities; reused for many capacities."""
+
+    def __init__(self, problem: SearchProblem, limits: SearchLimits, space: UnitSpace, progress: Progress) -> None:
+        self.problem = problem
+        self.limits = limits
+        self.progress = progress
+        self.clock = progress.clock
+        self.tables = Tables(problem)
+        places = self.tables.table
+        self.units = [u for u in space.units if all((w, c.pool) in places for w, c in enumerate(u.contexts))]
+        self._relaxed: UnitArrays | None = None
+        self._all: UnitArrays | None = None
+
+    def bounds(self, capacity: IntArray, cutoff_s: float) -> UnitBounds:
+        """Root bounds of the units that can reach the cutoff.
+
+        Bounds that ignore co-residents need few tables, so they go first; all contexts are tabulated only when that
+        leaves much of the space.
+        """
+        if self._all is None:
+            if self._relaxed is None:
+                self._relaxed = UnitArrays(self.tables, self.units, alone=True)
+            reachable = np.flatnonzero(UnitBounds(self._relaxed, capacity).bound <= cutoff_s)
+            if reachable.size < _FEW_RATIO * len(self.units):
+                return UnitBounds(UnitArrays(self.tables, [self.units[i] for i in reachable]), capacity)
+            self._all = UnitArrays(self.tables, self.units)
+        return UnitBounds(self._all, capacity)
+
     def minimise(self, capacity: IntArray, cutoff_s: float, *, first_only: bool = False) -> Minimum:
         """The fastest plan with at most `cutoff_s`, or proof that there is none; with `first_only` any such plan."""
-        bounds = UnitBounds(self.arrays, capacity)
-        best = self._dive(capacity, bounds.bound, cutoff_s)
+        bounds = self.bounds(capacity, cutoff_s)
+        best = self._dive(bounds, cutoff_s)
         if best is not None:
             cutoff_s = _below(best.time_s)
             if first_only:
@@ -110,7 +140,7 @@ class TimeSearch:
             if not bounds.shave(np.array([unit]), cutoff_s).size:
                 continue
             result = self._close(bounds, unit, cutoff_s)
-            self.num_solved += 1
+            self.progress.num_solved += 1
             open_s = min(open_s, max(float(bounds.bound[unit]), result.bound_s))
             if result.rows is not None:
                 best = self._found(bounds, unit, result)
@@ -120,16 +150,17 @@ class TimeSearch:
                 alive = alive[bounds.bound[alive] <= cutoff_s]
         return Minimum(found=best, bound_s=min(open_s, best.time_s if best is not None else np.inf))
 
-    def _dive(self, capacity: IntArray, bound_s: FloatArray, cutoff_s: float) -> Found | None:
+    def _dive(self, bounds: UnitBounds, cutoff_s: float) -> Found | None:
         """A good plan, quickly: pretend that the optimum is little above the least bound, so that almost everything
         can be discarded, and relax that until something is found."""
+        bound_s = bounds.bound
         least = float(bound_s.min(initial=np.inf))
         best: Found | None = None
         for ratio in _DIVE_RATIOS:
             guess = min(cutoff_s, least * ratio)
             if best is not None or not np.isfinite(least) or least > cutoff_s or self.clock.left_s <= 0:
                 break
-            trial = UnitBounds(self.arrays, capacity)
+            trial = bounds.fresh()
             units = trial.shave(np.flatnonzero(bound_s <= guess), guess)
             for unit in units[np.argsort(trial.bound[units], kind="stable")][:_DIVE_UNITS]:
                 if trial.bound[unit] <= guess:
@@ -175,7 +206,7 @@ class TimeSearch:
     def best_per_structure(self, capacity: IntArray, chosen: Found, num: int) -> list[tuple[Found, float]]:
         """The best plans of the `num` other structures with the least bounds, as far as little work finds them, each
         with its structure's bound in seconds."""
-        bounds = UnitBounds(self.arrays, capacity)
+        bounds = self.bounds(capacity, np.inf)
         result: list[tuple[Found, float]] = []
         seen = {chosen.unit.structure}
         tried = 0
@@ -199,8 +230,8 @@ class TimeSearch:
 
     def _found(self, bounds: UnitBounds, unit: int, result: LeafResult) -> Found:
         assert result.rows is not None
-        if not self.time_to_first_s:
-            self.time_to_first_s = self.clock.elapsed_s
+        if not self.progress.time_to_first_s:
+            self.progress.time_to_first_s = self.clock.elapsed_s
         return Found(unit=bounds.units[unit], rows=result.rows, time_s=result.time_s)
 
     def _leaf(self, bounds: UnitBounds, unit: int, cutoff_s: float) -> LeafProblem:
@@ -214,7 +245,7 @@ class TimeSearch:
             return LeafResult(rows=None, time_s=np.inf, bound_s=np.inf, is_complete=True)
         if self.limits.solver is Solver.AUTO:
             result = enumerate_leaf(leaf, _LEAF_WORK)
-            self.used_solvers.add("enumeration")
+            self.progress.used_solvers.add("enumeration")
             if result.is_complete:
                 return result
         return self._close_in_integers(leaf)
@@ -239,11 +270,11 @@ class TimeSearch:
         if self.limits.solver is Solver.ILP:
             from planner.search import ilp
 
-            self.used_solvers.add("ilp")
+            self.progress.used_solvers.add("ilp")
             return ilp.solve_leaf(problem, time_limit_s=limit_s, seed=seed)
         from planner.search import cpsat
 
-        self.used_solvers.add("cp-sat")
+        self.progress.used_solvers.add("cp-sat")
         return cpsat.solve_leaf(problem, time_limit_s=limit_s, seed=seed)
 
 

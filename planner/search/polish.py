@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.strategy import IntArray
-from planner.search.bounds import UnitBounds
 from planner.search.leaf import build_leaf, enumerate_leaf
 from planner.search.minimise import Found, TimeSearch
 
@@ -22,7 +21,7 @@ def polish(search: TimeSearch, capacity: IntArray, deadline_s: float, found: Fou
     """
     best = found
     best_key = _key(search, found)
-    bounds = UnitBounds(search.arrays, capacity)
+    bounds = search.bounds(capacity, deadline_s)
     alive = bounds.shave(np.flatnonzero(bounds.bound <= deadline_s), deadline_s)
     for unit in alive[np.argsort(bounds.bound[alive], kind="stable")][:_MAX_UNITS]:
         for headroom in (0.4, 0.25, 0.15, 0.1, 0.05, 0.02):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,9 +12,9 @@ from planner.domain.plan import Objective, ScheduledStage, Status
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import IntArray
 from planner.search import schedule
-from planner.search.bounds import Sync
-from planner.search.capacity import CapacityResult, CapacitySearch, Goal
-from planner.search.minimise import Found, TimeSearch
+from planner.search.bounds import Sync, Tables
+from planner.search.capacity import NEVER, CapacitySearch, Goal, Key
+from planner.search.minimise import Clock, Found, Progress, TimeSearch, UnitSpace
 from planner.search.polish import polish
 from planner.search.problem import SearchLimits, SearchProblem
 from planner.search.structures import Structure
@@ -113,6 +114,8 @@ class SearchResult:
 
     status: Status
     solution: Solution | None
+    part: int
+    """Which problem of a union the options of the solution belong to; 0 for a single problem."""
     value: float
     bound: float
     unit: str
@@ -139,30 +142,100 @@ def solve(problem: SearchProblem, limits: SearchLimits) -> SearchResult:
 
     OPTIMAL and INFEASIBLE are proven; FEASIBLE (with a bound) and UNKNOWN mean that the time limit ended the search.
     """
-    search = TimeSearch(problem, limits)
-    capacities = CapacitySearch(search)
+    return solve_union((problem,), limits)
+
+
+def solve_union(
+    problems: Sequence[SearchProblem], limits: SearchLimits, *, bounds_s: Sequence[float] | None = None
+) -> SearchResult:
+    """The best plan over several problems that differ in their options only; `part` says whose options it uses.
+
+    `bounds_s` are known lower bounds on the iteration time of each problem; the most promising should come first.
+    Raises ValueError for no problems, or problems with different graphs, pools or rules.
+    """
+    _check_union(problems)
+    union = _Union(problems, limits)
     goal = _goal(limits)
-    best = capacities.run(goal)
-    if best.found is None:
-        return _without_plan(search, capacities, limits, best)
+    for part in range(len(problems)):
+        union.improve(part, goal, bounds_s[part] if bounds_s is not None else 0.0)
+    if union.best is None:
+        return _without_plan(union)
+    return _with_plan(union, goal, union.best)
+
+
+def _check_union(problems: Sequence[SearchProblem]) -> None:
+    if not problems:
+        raise ValueError("a search needs at least one problem")
+    first = problems[0]
+    for other in problems[1:]:
+        same = other.graph == first.graph and other.pools == first.pools and other.equal_size == first.equal_size
+        if not same or other.structure_filter is not first.structure_filter or other.host_stage_s != first.host_stage_s:
+            raise ValueError("problems of a union may differ in their options only")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Best:
+    part: int
+    search: TimeSearch
+    capacities: CapacitySearch
+    found: Found
+    used: IntArray
+    key: Key
+
+
+class _Union:
+    """The best plan of several problems so far, and a bound over all of them."""
+
+    def __init__(self, problems: Sequence[SearchProblem], limits: SearchLimits) -> None:
+        self.problems = problems
+        self.limits = limits
+        self.progress = Progress(clock=Clock(limits.time_limit_s))
+        options = [table for problem in problems for table in problem.options]
+        self.space = UnitSpace(Tables(problems[0]), options)
+        self.best: _Best | None = None
+        self.bound: Key = NEVER
+
+    def improve(self, part: int, goal: Goal, bound_s: float) -> None:
+        """Searches one problem for plans that beat the best."""
+        beat = self.best.key if self.best is not None else NEVER
+        if bound_s > goal.max_iteration_s or (goal.objective is Objective.TIME and (bound_s, 0.0) >= beat):
+            return
+        search = self.search(part)
+        if not search.units:
+            return
+        capacities = CapacitySearch(search)
+        result = capacities.run(goal, beat=beat)
+        self.bound = min(self.bound, result.bound)
+        if result.found is not None and result.used is not None:
+            self.best = _Best(
+                part=part, search=search, capacities=capacities, found=result.found, used=result.used, key=result.key
+            )
+
+    def search(self, part: int) -> TimeSearch:
+        return TimeSearch(self.problems[part], self.limits, self.space, self.progress)
+
+
+def _with_plan(union: _Union, goal: Goal, best: _Best) -> SearchResult:
+    limits, search, capacities, progress = union.limits, best.search, best.capacities, union.progress
+    bound = min(union.bound[0], best.key[0])
     chosen = _prefer(search, capacities, goal, limits, best)
-    bound = best.bound[0]
     solution = build_solution(search, capacities, chosen)
     value = _value(capacities, limits.objective, solution)
     optimal = best.key[0] - bound <= _OPTIMAL_GAP_RATIO * abs(best.key[0])
     return SearchResult(
         status=Status.OPTIMAL if optimal else Status.FEASIBLE,
         solution=solution,
+        part=best.part,
         value=value,
         bound=min(bound, value),
         unit=_unit(capacities, limits.objective),
-        num_structures=search.num_structures,
-        num_excluded=tuple(sorted(search.num_excluded.items())),
-        num_solved=search.num_solved,
-        solver=" + ".join(["bounds", *sorted(search.used_solvers)]),
-        time_to_first_s=search.time_to_first_s,
-        time_s=search.clock.elapsed_s,
+        num_structures=union.space.num_structures,
+        num_excluded=tuple(sorted(union.space.num_excluded.items())),
+        num_solved=progress.num_solved,
+        solver=" + ".join(["bounds", *sorted(progress.used_solvers)]),
+        time_to_first_s=progress.time_to_first_s,
         alternatives=_alternatives(search, capacities, chosen, limits),
+        time_s=progress.clock.elapsed_s,
         cause=None,
         workers_without_options=(),
         shortfalls=(),
@@ -182,15 +255,12 @@ def _goal(limits: SearchLimits) -> Goal:
     )
 
 
-def _prefer(
-    search: TimeSearch, capacities: CapacitySearch, goal: Goal, limits: SearchLimits, best: CapacityResult
-) -> Found:
+def _prefer(search: TimeSearch, capacities: CapacitySearch, goal: Goal, limits: SearchLimits, best: _Best) -> Found:
     """Among plans within the tolerance: fewest GPUs, then most headroom, then fewest groups.
 
     A preference, not a proof: its effort is bounded by a number of steps, and the optimum stays the answer when
     nothing else qualifies.
     """
-    assert best.found is not None and best.used is not None
     if limits.tie_tolerance_ratio <= 0:
         return best.found
     slack = 1.0 + limits.tie_tolerance_ratio
@@ -338,65 +408,97 @@ def _alternatives(
 ) -> tuple[AlternativeStructure, ...]:
     if limits.num_alternatives <= 0:
         return ()
+    capacity = capacities.full if limits.objective is Objective.TIME else search.used_gpus(chosen)
+    seen = {_shape(search, chosen)}
     result = []
-    for found, bound_s in search.best_per_structure(capacities.full, chosen, limits.num_alternatives):
-        result.append(
-            AlternativeStructure(
-                structure=found.unit.structure,
-                time_s=found.time_s,
-                bound_s=bound_s,
-                num_gpus=int(search.used_gpus(found).sum()),
+    for found, bound_s in search.best_per_structure(capacity, chosen, limits.num_alternatives):
+        shape = _shape(search, found)
+        if shape not in seen:
+            seen.add(shape)
+            result.append(
+                AlternativeStructure(
+                    structure=found.unit.structure,
+                    time_s=found.time_s,
+                    bound_s=bound_s,
+                    num_gpus=int(search.used_gpus(found).sum()),
+                )
             )
-        )
     return tuple(sorted(result, key=lambda item: item.time_s))
 
 
-def _without_plan(
-    search: TimeSearch, capacities: CapacitySearch, limits: SearchLimits, best: CapacityResult
-) -> SearchResult:
-    proven = best.bound[0] == np.inf
+def _shape(search: TimeSearch, found: Found) -> tuple[tuple[str, tuple[WorkerName, ...], int], ...]:
+    """What distinguishes plans to a reader: workers by device group. A pool-wide group over a single block of the
+    same size is one group."""
+    groups, _ = _groups(search, found)
+    result = []
+    for pool in {group.pool for group in groups}:
+        here = [group for group in groups if group.pool == pool]
+        if len({group.num_gpus for group in here}) == 1 and any(group.is_whole for group in here) and len(here) == 2:
+            members = tuple(sorted(here[0].workers + here[1].workers))
+            result.append((f"{pool} block", members, here[0].num_gpus))
+        else:
+            kind = {True: "whole", False: "block"}
+            result += [(f"{pool} {kind[g.is_whole]}", tuple(sorted(g.workers)), g.num_gpus) for g in here]
+    return tuple(sorted(result))
+
+
+def _without_plan(union: _Union) -> SearchResult:
+    limits, progress = union.limits, union.progress
+    bound = union.bound[0]
+    proven = bound == np.inf
+    workers = [worker.name for worker in union.problems[0].graph.workers]
     missing = tuple(
         name
-        for w, name in enumerate(search.tables.workers)
-        if not any(worker == w for worker, _ in search.tables.table)
+        for name in workers
+        if not any(table.worker is name and len(table) for problem in union.problems for table in problem.options)
     )
-    beyond = None
-    if proven and not missing and search.num_structures:
-        free = capacities.run(Goal(objective=Objective.TIME))
-        beyond = build_solution(search, capacities, free.found) if free.found is not None else None
     cause = Cause.MEMORY
+    beyond = None
     if missing:
         cause = Cause.NO_OPTION
-    elif not search.num_structures:
+    elif not union.space.num_structures:
         cause = Cause.NO_STRUCTURE
-    elif beyond is not None:
-        cause = Cause.LIMITS
+    elif proven and _goal(limits) != Goal(objective=limits.objective):
+        beyond = _beyond_limits(union)
+        cause = Cause.LIMITS if beyond is not None else Cause.MEMORY
+    capacities = CapacitySearch(union.search(0))
     return SearchResult(
         status=Status.INFEASIBLE if proven else Status.UNKNOWN,
         solution=None,
+        part=0,
         value=np.inf,
-        bound=best.bound[0],
+        bound=bound,
         unit=_unit(capacities, limits.objective),
-        num_structures=search.num_structures,
-        num_excluded=tuple(sorted(search.num_excluded.items())),
-        num_solved=search.num_solved,
-        solver=" + ".join(["bounds", *sorted(search.used_solvers)]),
-        time_to_first_s=search.time_to_first_s,
-        time_s=search.clock.elapsed_s,
+        num_structures=union.space.num_structures,
+        num_excluded=tuple(sorted(union.space.num_excluded.items())),
+        num_solved=progress.num_solved,
+        solver=" + ".join(["bounds", *sorted(progress.used_solvers)]),
+        time_to_first_s=progress.time_to_first_s,
+        time_s=progress.clock.elapsed_s,
         alternatives=(),
         cause=cause if proven else None,
         workers_without_options=missing,
-        shortfalls=_shortfalls(search) if cause is Cause.MEMORY else (),
+        shortfalls=_shortfalls(union) if cause is Cause.MEMORY else (),
         best_beyond_limits=beyond,
     )
 
 
-def _shortfalls(search: TimeSearch) -> tuple[Shortfall, ...]:
-    """For every worker and pool the memory row that fails by least, over all structures."""
+def _beyond_limits(union: _Union) -> Solution | None:
+    """The fastest plan without any limit."""
+    goal = Goal(objective=Objective.TIME)
+    for part in range(len(union.problems)):
+        union.improve(part, goal, 0.0)
+    best = union.best
+    return None if best is None else build_solution(best.search, best.capacities, best.found)
+
+
+def _shortfalls(union: _Union) -> tuple[Shortfall, ...]:
+    """For every worker and pool the memory row that fails by least, over all structures and problems."""
     least: dict[tuple[WorkerName, str], Shortfall] = {}
-    tables = search.tables.table
-    for unit in search.units:
-        for pool, members in unit.groups:
+    for part in range(len(union.problems)):
+        search = union.search(part)
+        tables = search.tables.table
+        for pool, members in sorted({group for unit in search.units for group in unit.groups}):
             for w in members:
                 table = tables[w, pool]
                 item = Shortfall(

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from planner.domain.plan import Objective, Status
-from planner.search.bounds import UnitBounds
+from planner.domain.stages import WorkerName
+from planner.search.bounds import Tables
 from planner.search.integer import discretise
 from planner.search.leaf import build_leaf, enumerate_leaf, without_dominated
-from planner.search.minimise import TimeSearch
-from planner.search.options import prune
+from planner.search.minimise import Clock, Progress, TimeSearch, UnitSpace
+from planner.search.options import prune, take
 from planner.search.problem import SearchLimits, SearchPool, SearchProblem, Solver
-from planner.search.solve import SearchResult, solve
+from planner.search.solve import SearchResult, solve, solve_union
 from planner.units import HOUR_S
 from tests.oracle.instances import exhaustive, random_problem
 
@@ -114,9 +115,10 @@ def test_enumeration_cpsat_and_ilp_agree_on_every_structure(chunk: int) -> None:
     compared = 0
     for seed in range(5000 + 5 * chunk, 5005 + 5 * chunk):
         problem = make(seed)
-        search = TimeSearch(problem, SearchLimits())
+        space = UnitSpace(Tables(problem), problem.options)
+        search = TimeSearch(problem, SearchLimits(), space, Progress(clock=Clock(60.0)))
         capacity = np.array([pool.num_gpus for pool in problem.pools])
-        bounds = UnitBounds(search.arrays, capacity)
+        bounds = search.bounds(capacity, math.inf)
         for i, unit in enumerate(search.units[:20]):
             leaf = build_leaf(search.tables, unit, bounds.low[i], bounds.high[i], capacity, math.inf)
             if leaf.is_empty:
@@ -226,3 +228,32 @@ def test_equal_input_gives_equal_results() -> None:
     first, second = solve(problem, SearchLimits()), solve(problem, SearchLimits())
     assert first.solution == second.solution
     assert first.alternatives == second.alternatives
+
+
+def test_a_union_of_problems_is_their_best() -> None:
+    for seed in range(15000, 15030):
+        problem = random_problem(random.Random(seed), num_workers=4, num_options=12, equal_size=seed % 2 == 0)
+        parts = [only_rows(problem, remainder) for remainder in range(3)]
+        for objective in Objective:
+            single = [solve(part, no_ties(objective)) for part in parts]
+            union = solve_union(parts, no_ties(objective))
+            best = min(result.value for result in single)
+            assert math.isclose(union.value, best, rel_tol=1e-12), seed
+            if union.solution is not None:
+                assert union.status is Status.OPTIMAL
+                assert math.isclose(single[union.part].value, best, rel_tol=1e-12), seed
+
+
+def only_rows(problem: SearchProblem, remainder: int) -> SearchProblem:
+    """The problem with every third option of the actor trainer."""
+    tables = tuple(
+        take(table, table.row % 3 == remainder) if table.worker is WorkerName.ACTOR_TRAINER else table
+        for table in problem.options
+    )
+    return SearchProblem(
+        graph=problem.graph,
+        pools=problem.pools,
+        options=tables,
+        host_stage_s=problem.host_stage_s,
+        equal_size=problem.equal_size,
+    )
