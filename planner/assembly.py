@@ -37,6 +37,11 @@ class PlacedStrategy:
     group: DeviceGroup
     strategy: Strategy
 
+    @property
+    def used(self) -> range:
+        """GPUs that the worker really uses: the first of its group."""
+        return range(self.group.first_gpu, self.group.first_gpu + self.strategy.num_gpus)
+
     def overlaps(self, other: PlacedStrategy) -> bool:
         """Whether the two device groups share a GPU."""
         return self.group.pool == other.group.pool and _share(self.group, other.group)
@@ -219,10 +224,9 @@ def _weight_sync(
         parts.append(_named(cost.sync_terms_colocated if is_colocated else cost.sync_terms_disaggregated))
         memory.append(_named(cost.sync_memory_terms))
     usable = site_of(engine.pool, inputs).usable_bytes
+    sharing = (trainer, engine) if is_colocated else (engine,)
     others = tuple(
-        NamedValue(name=f"idle: {other.worker.name.value}", value=_sum(_named(costs[other.worker.name].idle_terms)))
-        for other in placed.values()
-        if other.worker.name not in (WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE) and other.overlaps(engine)
+        term for term in _idle_terms(sharing, placed, costs) if term.name != f"idle: {WorkerName.ACTOR_TRAINER.value}"
     )
     own = tuple(
         NamedValue(name=f"{item.worker.name.value}: {term.name}", value=term.value)
@@ -238,8 +242,36 @@ def _sum(terms: tuple[NamedValue, ...]) -> float:
     return sum(term.value for term in terms)
 
 
-def _residents(item: PlacedStrategy, placed: dict[WorkerName, PlacedStrategy]) -> tuple[PlacedStrategy, ...]:
-    return tuple(other for other in placed.values() if other is not item and other.overlaps(item))
+def _worst_residents(
+    items: Sequence[PlacedStrategy], placed: dict[WorkerName, PlacedStrategy], weight: dict[WorkerName, float]
+) -> tuple[PlacedStrategy, ...]:
+    """Other workers on the GPU, among those that all `items` use, where their weights add up to most.
+
+    Which workers share a GPU changes only where some worker's GPUs begin, so only those GPUs are looked at.
+    """
+    first, last = max(i.used.start for i in items), min(i.used.stop for i in items)
+    pool = items[0].group.pool
+    others = [o for o in placed.values() if o not in items and o.group.pool == pool]
+    starts = {first, *(o.used.start for o in others if first <= o.used.start < last)}
+    sets = [tuple(o for o in others if gpu in o.used) for gpu in sorted(starts)]
+    return max(sets, key=lambda found: sum(weight[o.worker.name] for o in found))
+
+
+def _idle_bytes(costs: dict[WorkerName, WorkerCosts]) -> dict[WorkerName, float]:
+    return {name: _sum(_named(cost.idle_terms)) for name, cost in costs.items()}
+
+
+def _idle_terms(
+    items: Sequence[PlacedStrategy], placed: dict[WorkerName, PlacedStrategy], costs: dict[WorkerName, WorkerCosts]
+) -> tuple[NamedValue, ...]:
+    """`idle: <worker>` of the co-residents on the fullest GPU."""
+    idle = _idle_bytes(costs)
+    residents = _worst_residents(items, placed, idle)
+    return tuple(
+        NamedValue(name=f"idle: {other.worker.name.value}", value=idle[other.worker.name])
+        for other in residents
+        if idle[other.worker.name]
+    )
 
 
 def _gpu_memory(
@@ -249,13 +281,9 @@ def _gpu_memory(
     costs: dict[WorkerName, WorkerCosts],
     inputs: PricingInputs,
 ) -> GpuMemory:
-    idle = tuple(
-        NamedValue(name=f"idle: {other.worker.name.value}", value=_sum(_named(costs[other.worker.name].idle_terms)))
-        for other in _residents(item, placed)
-    )
     return GpuMemory(
         instant=stage_cost.instant,
-        terms=_named(stage_cost.memory_terms) + tuple(term for term in idle if term.value),
+        terms=_named(stage_cost.memory_terms) + _idle_terms((item,), placed, costs),
         usable_bytes=site_of(item.pool, inputs).usable_bytes,
     )
 
@@ -267,9 +295,10 @@ def _host_ram(
     inputs: PricingInputs,
 ) -> HostRam:
     own = _named(costs[item.worker.name].host_terms)
+    host = {name: _sum(_named(cost.host_terms)) for name, cost in costs.items()}
     others = tuple(
-        NamedValue(name=other.worker.name.value, value=_sum(_named(costs[other.worker.name].host_terms)))
-        for other in _residents(item, placed)
+        NamedValue(name=other.worker.name.value, value=host[other.worker.name])
+        for other in _worst_residents((item,), placed, host)
     )
     return HostRam(
         terms=own + tuple(term for term in others if term.value),

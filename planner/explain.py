@@ -10,20 +10,32 @@ import numpy as np
 from planner.cost.terms import total
 from planner.cost.worker import WorkerCosts
 from planner.domain.hardware import Cluster, NodeType, Pool
-from planner.domain.plan import Limits
+from planner.domain.plan import Objective
 from planner.domain.request import PlanRequest
-from planner.domain.strategy import FloatArray, Strategy
+from planner.domain.stages import StageKind
+from planner.domain.strategy import FloatArray, RolloutStrategy, Strategy
 from planner.files.catalog import generic_node
 from planner.search.candidates import chunks
 from planner.search.pricing import PricedWorker, PricingInputs, price_table, site_of
 from planner.units import format_bytes, format_seconds
 
 MAX_NODES_TRIED = 512
+MAX_GROWTH_FOR_TIME = 16
+"""A limit on time is not chased beyond so many times the nodes given."""
 ROOMIER_GPUS = ("h200", "b200", "b300")
 """GPU types offered as a change, by rising memory."""
 
-Feasible = Callable[[PlanRequest, Cluster], float | None]
-"""Iteration seconds of the best plan of a request on a cluster, or None if nothing fits."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best plan of a changed request, in short."""
+
+    time_s: float
+    num_gpus: int
+
+
+Feasible = Callable[[PlanRequest, Cluster], Found | None]
+"""Plans a request on a cluster; None if nothing fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +81,10 @@ def explain_infeasible(
     if changes:
         lines.append("smallest changes that work (each was planned): " + "; ".join(changes))
     else:
-        lines.append("no small change was found that works: shorten the response, or choose a smaller model")
+        lines.append(
+            "no small change was found that works"
+            + ("" if limit else ": shorten the response, or choose a smaller model")
+        )
     return "\n  ".join(lines)
 
 
@@ -79,8 +94,8 @@ def _limit_problem(request: PlanRequest, cluster: Cluster, feasible: Feasible) -
     if limits.max_iteration_s is None and limits.max_gpus is None and limits.max_usd_per_iteration is None:
         return None
     free = replace(limits, max_iteration_s=None, max_gpus=None, max_usd_per_iteration=None)
-    best_s = feasible(replace(request, limits=free), cluster)
-    if best_s is None:
+    best = feasible(replace(request, limits=free), cluster)
+    if best is None:
         return None
     wanted = [
         text
@@ -94,7 +109,7 @@ def _limit_problem(request: PlanRequest, cluster: Cluster, feasible: Feasible) -
     ]
     return (
         f"the limits are in the way ({', '.join(wanted)}): without them the best plan takes "
-        f"{format_seconds(best_s)} per iteration on {cluster.num_gpus} GPUs"
+        f"{format_seconds(best.time_s)} per iteration on {best.num_gpus} GPUs"
     )
 
 
@@ -113,6 +128,8 @@ def _reasons(
         if failures:
             failure, pool = min(failures, key=lambda pair: pair[0].needed_bytes / pair[0].usable_bytes)
             yield failure.sentence(pool)
+        elif (narrow := _too_narrow(items[0], inputs)) is not None:
+            yield narrow
         else:
             reasons = sorted(items[0].rejected, key=lambda pair: -pair[1])[:3]
             yield f"{name}: no legal strategy; " + ", ".join(f"{why} ({count:,})" for why, count in reasons)
@@ -183,29 +200,60 @@ def _failure(item: PricedWorker, row: int, inputs: PricingInputs) -> Failure:
     )
 
 
+def _too_narrow(item: PricedWorker, inputs: PricingInputs) -> str | None:
+    """An engine whose weights no layout on these GPUs can hold; None for other workers or reasons."""
+    if item.worker.kind is not StageKind.GENERATION or not len(item.candidates):
+        return None
+    costs = price_table(item.worker, item.candidates, site_of(item.pool, inputs), inputs)
+    weights = costs.stages[0].memory_terms["weights"]
+    row = int(np.argmin(weights))
+    strategy = item.candidates.row(row)
+    usable = site_of(item.pool, inputs).usable_bytes
+    spread = strategy.num_gpus // strategy.num_engines if isinstance(strategy, RolloutStrategy) else 1
+    return (
+        f"stage '{costs.stages[0].stage.value}' on {strategy.num_gpus}x {item.pool.node.gpu.name}: weights take at "
+        f"least {format_bytes(float(weights[row]))} of GPU memory (spread over {spread} GPUs), and "
+        f"no engine fraction leaves room for them, the cache and its overheads in {format_bytes(usable)} usable"
+    )
+
+
 def _changes(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[str]:
-    pool = cluster.pools[0]
-    if request.limits.framework is not None:
-        free = replace(request, limits=replace(request.limits, framework=None))
-        best_s = feasible(free, cluster)
-        if best_s is not None:
-            yield f"without --framework {request.limits.framework}: {format_seconds(best_s)} per iteration"
-    open_limits = replace(request, limits=_without_limits(request.limits))
+    limits = request.limits
+    if limits.framework is not None:
+        found = feasible(replace(request, limits=replace(limits, framework=None)), cluster)
+        if found is not None:
+            yield f"without --framework {limits.framework}: {format_seconds(found.time_s)} per iteration"
+    # More GPUs cost more, so only the limit on time is kept when they are offered.
+    open_limits = replace(request, limits=replace(limits, max_gpus=None, max_usd_per_iteration=None))
+    if limits.max_gpus is not None:
+        fewest = replace(open_limits, limits=replace(open_limits.limits, objective=Objective.GPUS))
+        found = feasible(fewest, cluster)
+        if found is not None:
+            yield f"--max-gpus {found.num_gpus}"
+            return
     if len(cluster.pools) == 1:
-        nodes = _fewest_nodes(open_limits, pool, feasible)
-        if nodes is not None:
-            yield f"{nodes * pool.node.gpus_per_node} GPUs ({nodes}x {pool.node.name})"
-        for name in ROOMIER_GPUS:
-            node = generic_node(name)
-            if node.gpu.memory_bytes <= pool.node.gpu.memory_bytes or node.gpus_per_node != pool.node.gpus_per_node:
-                continue
-            if feasible(open_limits, _cluster_of(node, pool.num_nodes)) is not None:
-                yield f"{pool.num_gpus}x {node.gpu.name} instead"
-                return
+        yield from _more_hardware(open_limits, cluster.pools[0], feasible)
 
 
-def _without_limits(limits: Limits) -> Limits:
-    return replace(limits, max_iteration_s=None, max_gpus=None, max_usd_per_iteration=None)
+def _more_hardware(request: PlanRequest, pool: Pool, feasible: Feasible) -> Iterator[str]:
+    """The fewest nodes of the same type, and the same number of roomier GPUs, on which a plan exists."""
+    node = generic_node(pool.node.gpu.id) if _is_part_of_a_node(pool) else pool.node
+    grown = _fewest_gpus(request, pool, node, feasible)
+    if grown is not None:
+        yield grown
+    for name in ROOMIER_GPUS:
+        other = generic_node(name)
+        if other.gpu.memory_bytes <= pool.node.gpu.memory_bytes or other.gpus_per_node < pool.node.gpus_per_node:
+            continue
+        if other.gpus_per_node != pool.node.gpus_per_node:
+            other = other.with_gpus(pool.node.gpus_per_node)
+        if feasible(request, _cluster_of(other, pool.num_nodes)) is not None:
+            yield f"{pool.num_gpus}x {other.gpu.name} instead"
+            return
+
+
+def _is_part_of_a_node(pool: Pool) -> bool:
+    return pool.num_nodes == 1 and pool.node.gpus_per_node < generic_node(pool.node.gpu.id).gpus_per_node
 
 
 def _cluster_of(node: NodeType, num_nodes: int) -> Cluster:
@@ -213,17 +261,26 @@ def _cluster_of(node: NodeType, num_nodes: int) -> Cluster:
     return Cluster(pools=(Pool(name=node.gpu.id, node=node, num_nodes=num_nodes, usd_per_gpu_hour=price),))
 
 
-def _fewest_nodes(request: PlanRequest, pool: Pool, feasible: Feasible) -> int | None:
-    """Fewest nodes of the pool's type on which a plan exists: doubling, then bisection (feasibility is monotone)."""
-    low, high = pool.num_nodes, pool.num_nodes * 2
-    while feasible(request, _cluster_of(pool.node, high)) is None:
+def _fewest_gpus(request: PlanRequest, pool: Pool, node: NodeType, feasible: Feasible) -> str | None:
+    """The smallest larger cluster on which a plan exists: within a node, then nodes doubled and bisected."""
+    per_node = pool.node.gpus_per_node * 2
+    while per_node < node.gpus_per_node:
+        if feasible(request, _cluster_of(node.with_gpus(per_node), 1)) is not None:
+            return f"{per_node} GPUs in one node"
+        per_node *= 2
+    low = 0 if node is not pool.node else pool.num_nodes
+    limit = MAX_NODES_TRIED
+    if request.limits.max_iteration_s is not None:
+        limit = min(limit, pool.num_nodes * MAX_GROWTH_FOR_TIME)
+    high = max(1, low * 2)
+    while feasible(request, _cluster_of(node, high)) is None:
         low, high = high, high * 2
-        if high > MAX_NODES_TRIED:
+        if high > limit:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        if feasible(request, _cluster_of(pool.node, middle)) is None:
+        if feasible(request, _cluster_of(node, middle)) is None:
             low = middle
         else:
             high = middle
-    return high
+    return f"{high * node.gpus_per_node} GPUs ({high}x {node.name})"

@@ -26,7 +26,7 @@ from planner.domain.plan import (
     Status,
 )
 from planner.domain.request import FixedWorker, PlanRequest
-from planner.domain.stages import StageKind, build_graph
+from planner.domain.stages import StageKind, WorkerName, build_graph
 from planner.domain.workload import Workload
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.catalog import load_overheads
@@ -36,6 +36,7 @@ from planner.search.pricing import (
     PRICED_AND_REJECTED,
     PricedWorker,
     PricingInputs,
+    broken_rules,
     price_worker,
     reprice,
     search_pool,
@@ -47,6 +48,7 @@ from planner.units import format_seconds
 
 TIE_TOLERANCE_RATIO = 0.01
 """Plans this close to the optimum count as equal; the simpler one is taken."""
+SYNCED_WORKERS = frozenset({WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE})
 MEAN_RESPONSE = "mean response"
 """The assumption that plans depend on most."""
 SENSITIVITY_FACTORS = (0.5, 1.5)
@@ -103,11 +105,15 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
             )
         )
     assembled = assemble(placed, inputs, None)
-    problems = tuple(
-        Assumption(what="does not fit", value=problem, source="cost model") for problem in assembled.problems
-    )
+    illegal = [
+        f"{item.worker.name.value}: {reason}"
+        for item in placed
+        for reason in broken_rules(item.worker, item.pool, item.strategy, inputs)
+    ]
+    found = (*illegal, *assembled.problems)
+    problems = tuple(Assumption(what="does not fit", value=problem, source="cost model") for problem in found)
     plan = Plan(
-        status=Status.INFEASIBLE if assembled.problems else Status.FEASIBLE,
+        status=Status.INFEASIBLE if found else Status.FEASIBLE,
         workload=request.workload,
         cluster=request.cluster,
         limits=request.limits,
@@ -171,7 +177,15 @@ def _problem(priced: tuple[PricedWorker, ...], inputs: PricingInputs, cluster: C
 def _solve(
     problem: SearchProblem, priced: tuple[PricedWorker, ...], rules: FrameworkRules | None, limits: SearchLimits
 ) -> SearchResult:
-    return solve(problem, limits) if rules is None else _solve_parts(mesh.parts(rules, priced, problem), limits)
+    if rules is None:
+        return solve(problem, limits)
+    parts = mesh.parts(rules, priced, problem)
+    if parts:
+        return _solve_parts(parts, limits)
+    # No combination of degrees is open to all workers that share processes.
+    result = solve(problem, limits)
+    reason = ("no degrees that all workers in one process can share", result.num_structures)
+    return replace(result, status=Status.INFEASIBLE, solution=None, num_excluded=(reason,))
 
 
 def structure_problem(rules: FrameworkRules, structure: Structure) -> str | None:
@@ -233,8 +247,7 @@ def _solve_parts(parts: Sequence[mesh.Part], limits: SearchLimits) -> SearchResu
         if best is None or _rank(result, limits) < _rank(best, limits):
             best = result
     if best is None:
-        if failed is None:
-            raise InfeasibleError("no set of equal degrees is legal for all workers that share processes")
+        assert failed is not None
         return failed
     bound = min(bound, best.value)
     is_optimal = best.status is Status.OPTIMAL and best.value - bound <= max(
@@ -295,14 +308,14 @@ def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tup
 
 
 def _why_infeasible(request: PlanRequest, cluster: Cluster, outcome: Outcome) -> str:
-    from planner.explain import explain_infeasible
+    from planner.explain import Found, explain_infeasible
 
-    def best_s(changed: PlanRequest, on: Cluster) -> float | None:
+    def feasible(changed: PlanRequest, on: Cluster) -> Found | None:
         rules = load_framework(changed.limits.framework) if changed.limits.framework else None
         solution = search(changed, on, rules).result.solution
-        return None if solution is None else solution.time_s
+        return None if solution is None else Found(time_s=solution.time_s, num_gpus=solution.num_gpus)
 
-    return explain_infeasible(request, cluster, outcome.inputs, outcome.priced, outcome.result.num_excluded, best_s)
+    return explain_infeasible(request, cluster, outcome.inputs, outcome.priced, outcome.result.num_excluded, feasible)
 
 
 def _with_sensitivity(
@@ -394,9 +407,10 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
 
 
 def place(solution: Solution, priced: Sequence[PricedWorker], cluster: Cluster) -> tuple[PlacedStrategy, ...]:
-    """Physical GPUs for the groups of a solution: per pool, large blocks first, each aligned to its size.
+    """Physical GPUs for the groups of a solution.
 
-    A pool-wide group starts at GPU 0 and is as large as its largest worker.
+    Per pool, large blocks come first, so that each is aligned to its size. A pool-wide group is as large as its
+    largest worker and begins where the trainer or the engine that it syncs with sits.
     """
     by_place = {(item.worker.name, item.pool.name): item for item in priced}
     sizes: dict[str, int] = {}
@@ -404,24 +418,27 @@ def place(solution: Solution, priced: Sequence[PricedWorker], cluster: Cluster) 
         sizes[choice.group] = max(sizes.get(choice.group, 0), choice.num_gpus)
     groups: dict[str, DeviceGroup] = {}
     for pool in cluster.pools:
-        here = [group for group in solution.groups if group.pool == pool.name]
-        position = 0
-        for group in sorted(here, key=lambda g: (g.is_whole, -sizes[g.id], g.id)):
-            first = 0 if group.is_whole else position
-            groups[group.id] = _device_group(group.id, pool, first, sizes[group.id])
-            position += 0 if group.is_whole else sizes[group.id]
-    placed = []
-    for choice in solution.choices:
-        item = by_place[choice.worker, choice.pool]
-        placed.append(
-            PlacedStrategy(
-                worker=item.worker,
-                pool=cluster.pool(choice.pool),
-                group=groups[choice.group],
-                strategy=item.candidates.row(choice.row),
-            )
+        blocks = [g for g in solution.groups if g.pool == pool.name and not g.is_whole]
+        position = anchor = 0
+        for block in sorted(blocks, key=lambda g: (-sizes[g.id], g.id)):
+            groups[block.id] = _device_group(block.id, pool, position, sizes[block.id])
+            if SYNCED_WORKERS & set(block.workers):
+                anchor = position
+            position += sizes[block.id]
+        for whole in (g for g in solution.groups if g.pool == pool.name and g.is_whole):
+            size = sizes[whole.id]
+            step = min(size, pool.node.gpus_per_node)
+            first = min(anchor // step * step, pool.num_gpus - size)
+            groups[whole.id] = _device_group(whole.id, pool, first, size)
+    return tuple(
+        PlacedStrategy(
+            worker=by_place[choice.worker, choice.pool].worker,
+            pool=cluster.pool(choice.pool),
+            group=groups[choice.group],
+            strategy=by_place[choice.worker, choice.pool].candidates.row(choice.row),
         )
-    return tuple(placed)
+        for choice in solution.choices
+    )
 
 
 def _device_group(group_id: str, pool: Pool, first_gpu: int, num_gpus: int) -> DeviceGroup:

@@ -339,7 +339,7 @@ def _training_stage(
     )
     return StageCost(
         stage=name,
-        instant="forward and backward, states of the optimizer step loaded",
+        instant="backward pass, optimizer states loaded",
         time_terms=_training_terms(job, load, batches, table, at, flags, states, site),
         memory_terms=memory_terms,
     )
@@ -641,7 +641,7 @@ def _inference_stage(
         communicators,
         overheads,
     )
-    return StageCost(stage=name, instant="forward", time_terms=time_terms, memory_terms=memory_terms)
+    return StageCost(stage=name, instant="forward pass", time_terms=time_terms, memory_terms=memory_terms)
 
 
 def _idle_terms(

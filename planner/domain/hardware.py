@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -149,6 +149,26 @@ class NodeType:
     network: NetworkEfficiency
     price: Price | None
     provenance: Provenance
+
+    def with_gpus(self, gpus_per_node: int) -> NodeType:
+        """The node with fewer GPUs and its share of everything that the GPUs of a node have in common."""
+        share = gpus_per_node / self.gpus_per_node
+        network = replace(
+            self.network,
+            host_node_bytes_per_s=self.network.host_node_bytes_per_s * share,
+            host_memory_bytes_per_s=self.network.host_memory_bytes_per_s * share,
+        )
+        is_rack_scale = self.scale_up_domain_gpus > self.gpus_per_node
+        return replace(
+            self,
+            id=f"{self.id}-{gpus_per_node}",
+            name=f"{self.name}, {gpus_per_node} of {self.gpus_per_node} GPUs",
+            gpus_per_node=gpus_per_node,
+            # A rack-scale domain spans nodes and stays; a board's domain ends with the GPUs that one has.
+            scale_up_domain_gpus=self.scale_up_domain_gpus if is_rack_scale else gpus_per_node,
+            host_ram_bytes=self.host_ram_bytes * share,
+            network=network,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

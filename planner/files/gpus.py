@@ -145,24 +145,7 @@ def _resized(kind: _Kind, gpus_per_node: int, where: str) -> NodeType:
         raise InvalidInputError(
             f"a node of {gpus_per_node} GPUs", where=where, accepted=f"at most {node.gpus_per_node} {node.gpu.id}"
         )
-    share = gpus_per_node / node.gpus_per_node
-    network = replace(
-        node.network,
-        host_node_bytes_per_s=node.network.host_node_bytes_per_s * share,
-        host_memory_bytes_per_s=node.network.host_memory_bytes_per_s * share,
-    )
-    return replace(
-        node,
-        id=f"{node.id}-{gpus_per_node}",
-        name=f"{node.name}, {gpus_per_node} of {node.gpus_per_node} GPUs",
-        gpus_per_node=gpus_per_node,
-        # A rack-scale domain spans nodes and stays; a board's domain ends with the GPUs that one has.
-        scale_up_domain_gpus=gpus_per_node
-        if node.scale_up_domain_gpus <= node.gpus_per_node
-        else node.scale_up_domain_gpus,
-        host_ram_bytes=node.host_ram_bytes * share,
-        network=network,
-    )
+    return node.with_gpus(gpus_per_node)
 
 
 def _pool_from_spec(pool: PoolSpec, where: str) -> _Draft:

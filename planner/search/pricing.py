@@ -18,10 +18,10 @@ from planner.domain.framework import (
 from planner.domain.hardware import Pool
 from planner.domain.overheads import Overheads
 from planner.domain.stages import StageGraph, StageKind, Worker, WorkerName
-from planner.domain.strategy import BoolArray, RolloutTable, Strategy, StrategyTable, TrainerTable
+from planner.domain.strategy import BoolArray, RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
 from planner.domain.workload import Workload
 from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
-from planner.search.legality import RolloutFacts, TrainerFacts
+from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
 from planner.search.options import OptionCounts, build_options, merge, prune, prune_within
 from planner.search.problem import OptionTable, SearchPool
 
@@ -145,44 +145,57 @@ def _prune(options: OptionTable, candidates: StrategyTable, worker: Worker, inpu
     return prune_within(options, keys, across_sizes=inputs.across_sizes)
 
 
-def _enumerate(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
-    workload, rules = inputs.workload, inputs.rules
-    if worker.kind is StageKind.GENERATION:
-        job = engine_job(workload, worker)
-        rollout = enumerate_rollout(
-            RolloutFacts(
-                model=worker.model,
-                node=pool.node,
-                num_sequences=job.load.num_sequences,
-                precision=workload.rollout_precision,
-            ),
-            num_nodes=pool.num_nodes,
-            memory_margin_ratio=workload.memory_margin_ratio,
-            can_sleep=job.receives_weights,
-            framework=None if rules is None else lambda table: rollout_rejections(rules, table),
-        )
-        return rollout.table, rollout.rejected
+def broken_rules(worker: Worker, pool: Pool, strategy: Strategy, inputs: PricingInputs) -> tuple[str, ...]:
+    """Legality rules that a given strategy breaks; empty for every candidate that is ever searched."""
+    if isinstance(strategy, RolloutStrategy):
+        engines = RolloutTable.of((strategy,))
+        facts = _rollout_facts(worker, pool, inputs)
+        return tuple(rule.reason for rule in ROLLOUT_RULES if not bool(rule.allows(engines, facts)[0]))
+    table = TrainerTable.of((strategy,))
+    trainer = _trainer_facts(worker, pool, inputs)
+    return tuple(rule.reason for rule in TRAINER_RULES if not bool(rule.allows(table, trainer)[0]))
+
+
+def _rollout_facts(worker: Worker, pool: Pool, inputs: PricingInputs) -> RolloutFacts:
+    return RolloutFacts(
+        model=worker.model,
+        node=pool.node,
+        num_sequences=engine_job(inputs.workload, worker).load.num_sequences,
+        precision=inputs.workload.rollout_precision,
+    )
+
+
+def _trainer_facts(worker: Worker, pool: Pool, inputs: PricingInputs) -> TrainerFacts:
+    workload = inputs.workload
     trains = worker.kind is StageKind.TRAINING
     steps = workload.num_optimizer_steps if trains else 1
     sequences = workload.num_generated if worker.name is WorkerName.REWARD_MODEL else workload.num_samples
+    return TrainerFacts(
+        model=worker.model,
+        node=pool.node,
+        mini_batch_sequences=max(1, sequences // steps),
+        trains=trains,
+        precision=workload.train_precision,
+    )
+
+
+def _enumerate(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
+    workload, rules = inputs.workload, inputs.rules
+    if worker.kind is StageKind.GENERATION:
+        rollout = enumerate_rollout(
+            _rollout_facts(worker, pool, inputs),
+            num_nodes=pool.num_nodes,
+            memory_margin_ratio=workload.memory_margin_ratio,
+            can_sleep=engine_job(workload, worker).receives_weights,
+            framework=None if rules is None else lambda table: rollout_rejections(rules, table),
+        )
+        return rollout.table, rollout.rejected
+    facts = _trainer_facts(worker, pool, inputs)
 
     def reject(table: TrainerTable) -> tuple[tuple[str, BoolArray], ...]:
-        return (
-            ()
-            if rules is None
-            else trainer_rejections(rules, table, trains=trains, worker=worker.name, model=worker.model)
-        )
+        if rules is None:
+            return ()
+        return trainer_rejections(rules, table, trains=facts.trains, worker=worker.name, model=worker.model)
 
-    trainer = enumerate_trainer(
-        TrainerFacts(
-            model=worker.model,
-            node=pool.node,
-            mini_batch_sequences=max(1, sequences // steps),
-            trains=trains,
-            precision=workload.train_precision,
-        ),
-        max_tokens=workload.max_tokens,
-        num_nodes=pool.num_nodes,
-        framework=reject,
-    )
+    trainer = enumerate_trainer(facts, max_tokens=workload.max_tokens, num_nodes=pool.num_nodes, framework=reject)
     return trainer.table, trainer.rejected
