@@ -1,0 +1,1 @@
+"""Published measurements as CSV, with their sources; read through planner.validation."""
