@@ -19,7 +19,10 @@ from planner.cost.worker import WorkerCosts
 from planner.domain.strategy import BoolArray, FloatArray, IntArray
 from planner.search.problem import SLACK_BYTES, OptionTable, SearchPool
 
-_CROSS_BLOCK_ROWS = 256
+_BLOCK_ROWS = 64
+_NUM_BINS = 128
+_SAMPLE_ROWS = 1024
+_GUARD = np.uint64(0x8080808080808080)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,63 +154,78 @@ def prune_within(table: OptionTable, keys: IntArray, *, across_sizes: bool) -> O
 def pareto_rows(columns: FloatArray, num_gpus: IntArray, *, across_sizes: bool) -> IntArray:
     """Rows of `columns` (num_columns, n) that are minimal in all columns, within each size or across sizes.
 
-    Exact: rounding in the ordering heuristic can only keep a dominated row until the last pass, never drop a
-    minimal one.
+    Rows are visited such that what dominates a row comes before it: by size, then by a weighted sum. Each block of
+    survivors strikes out what it dominates among the rows after it. Exact up to one case: rows whose sums differ by
+    less than floats resolve may both stay. A minimal row is never dropped; of equal rows the first stays.
     """
     num = num_gpus.shape[0]
     if num == 0:
         return np.empty(0, dtype=np.int64)
     varying = [row for row in columns if row.size and np.any(row != row[0])]
-    stable = np.argsort(num_gpus, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(num_gpus[stable]) != 0])
-    bounds = np.r_[starts, num]
     if not varying:
-        first = stable[starts]
-        return first[:1] if across_sizes else first
-    values = np.ascontiguousarray(np.vstack(varying)[:, stable])
+        varying = [np.zeros(num)]
+    values = np.vstack(varying)
     scale = 1.0 / np.maximum(np.mean(np.abs(values), axis=1), 1e-300)
-    score = scale @ values
-    kept = [begin + _minimal(values[:, begin:end], score[begin:end]) for begin, end in pairwise(bounds)]
-    rows = np.concatenate(kept)
-    if across_sizes and len(kept) > 1:
-        rows = rows[_minimal_across(values[:, rows], num_gpus[stable][rows])]
-    result: IntArray = stable[rows]
-    return result
+    order = np.lexsort((scale @ values, num_gpus))
+    values = np.ascontiguousarray(values[:, order])
+    codes = _codes(values)
+    sizes = num_gpus[order]
+    bounds = np.r_[0, np.flatnonzero(np.diff(sizes)) + 1, num]
+    kept = np.concatenate(
+        [begin + _minimal(values[:, begin:end], codes[:, begin:end]) for begin, end in pairwise(bounds)]
+    )
+    if across_sizes and bounds.size > 2:
+        kept = kept[_minimal(values[:, kept], codes[:, kept])]
+    result: IntArray = order[kept]
+    return result[np.lexsort((result, num_gpus[result]))]
 
 
-def _minimal(values: FloatArray, score: FloatArray) -> IntArray:
-    """Minimal rows among rows of one size, ascending. Repeatedly keeps the row with the smallest score, which no
-    other can dominate, and drops everything that it dominates."""
+def _codes(values: FloatArray) -> npt.NDArray[np.uint64]:
+    """Eight columns per word, each as a 7-bit bin number: smaller values never have larger bins.
+
+    One subtraction then compares eight columns: with the guard bits of `y` set, (y - x) keeps the guard bit of every
+    field in which y's bin is at least x's.
+    """
+    num_columns, num = values.shape
+    codes = np.zeros((-(-num_columns // 8), num), dtype=np.uint64)
+    sample = np.sort(values[:, :: max(1, num // _SAMPLE_ROWS)], axis=1)
+    edges = sample[:, np.linspace(0, sample.shape[1] - 1, _NUM_BINS - 1).astype(np.int64)]
+    for i, column in enumerate(values):
+        bins = np.searchsorted(edges[i], column, side="right").astype(np.uint64)
+        codes[i // 8] |= bins << np.uint64(8 * (i % 8))
+    return codes
+
+
+def _minimal(values: FloatArray, codes: npt.NDArray[np.uint64]) -> IntArray:
+    """Positions of minimal rows, ascending, of rows in which no row dominates an earlier one."""
     alive = np.arange(values.shape[1])
-    kept: list[int] = []
+    guarded = codes | _GUARD
+    kept: list[IntArray] = []
     while alive.size:
-        best = int(np.argmin(score))
-        point = values[:, best]
-        worse = values[0] >= point[0]
-        for column, limit in zip(values[1:], point[1:], strict=True):
-            worse &= column >= limit
-        kept.append(int(alive[best]))
-        better = ~worse
-        better[best] = False
-        alive, values, score = alive[better], values[:, better], score[better]
-    return np.sort(np.array(kept, dtype=np.int64))
+        block, alive = alive[:_BLOCK_ROWS], alive[_BLOCK_ROWS:]
+        inside = _strikes(values, codes, guarded, block, block)
+        # Of rows in one block only earlier ones strike; a row that is itself struck has a striker that is not.
+        block = block[~np.triu(inside, k=1).any(axis=0)]
+        kept.append(block)
+        alive = alive[~_strikes(values, codes, guarded, block, alive).any(axis=0)]
+    return np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
 
 
-def _minimal_across(values: FloatArray, num_gpus: IntArray) -> npt.NDArray[np.bool_]:
-    """Mask of rows (sorted by size) that no row of at most the same size dominates."""
-    num = values.shape[1]
-    result = np.ones(num, dtype=np.bool_)
-    for begin in range(0, num, _CROSS_BLOCK_ROWS):
-        block = slice(begin, min(num, begin + _CROSS_BLOCK_ROWS))
-        smaller = np.flatnonzero(result[: block.stop])
-        rows = np.arange(block.start, block.stop)
-        dominated = num_gpus[smaller][:, None] <= num_gpus[rows][None, :]
-        ties = np.ones_like(dominated)
-        for column in values:
-            left, right = column[smaller][:, None], column[rows][None, :]
-            dominated &= left <= right
-            ties &= left == right
-        # An equal row counts only when it comes first; a row never dominates itself.
-        dominated &= ~ties | (smaller[:, None] < rows[None, :])
-        result[rows] &= ~dominated.any(axis=0)
+def _strikes(
+    values: FloatArray,
+    codes: npt.NDArray[np.uint64],
+    guarded: npt.NDArray[np.uint64],
+    first: IntArray,
+    second: IntArray,
+) -> BoolArray:
+    """Whether each row of `first` is no worse than each row of `second` in all columns."""
+    result = np.ones((first.size, second.size), dtype=np.bool_)
+    if not result.size:
+        return result
+    for word, guarded_word in zip(codes, guarded, strict=True):
+        result &= ((guarded_word[second] - word[first][:, None]) & _GUARD) == _GUARD
+    # Bins only rule out; what is left is compared in full.
+    candidates = np.flatnonzero(result)
+    row, column = np.divmod(candidates, second.size)
+    result.ravel()[candidates] = (values[:, first[row]] <= values[:, second[column]]).all(axis=0)
     return result

@@ -198,14 +198,18 @@ class _Union:
     def improve(self, part: int, goal: Goal, bound_s: float) -> None:
         """Searches one problem for plans that beat the best."""
         beat = self.best.key if self.best is not None else NEVER
-        if bound_s > goal.max_iteration_s or (goal.objective is Objective.TIME and (bound_s, 0.0) >= beat):
+        least = (bound_s, 0.0) if goal.objective is Objective.TIME else (0.0, 0.0)
+        if bound_s > goal.max_iteration_s or least >= beat:
+            return
+        if self.progress.clock.left_s <= 0:
+            self.bound = min(self.bound, least)
             return
         search = self.search(part)
         if not search.units:
             return
         capacities = CapacitySearch(search)
         result = capacities.run(goal, beat=beat)
-        self.bound = min(self.bound, result.bound)
+        self.bound = min(self.bound, max(result.bound, least))
         if result.found is not None and result.used is not None:
             self.best = _Best(
                 part=part, search=search, capacities=capacities, found=result.found, used=result.used, key=result.key
