@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -12,13 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
 from planner import __version__, cli
+from planner.cli_commands import COMMANDS, build_app
 from planner.domain.plan import Assumption, Plan, Status
 from planner.domain.request import FixedWorker, PlanRequest
 from planner.domain.stages import WorkerName
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.files.plan import plan_text, read_plan, write_plan
+from planner.files.spec import PLACES
 from tests.golden.sample import grpo_plan, split_plan
 
 ROOT = Path(__file__).parents[2]
@@ -182,11 +186,20 @@ def test_interrupt_is_quiet(pipeline: FakePipeline, capsys: pytest.CaptureFixtur
         (["pln"], "did you mean 'plan'"),
         (["plan", "qwen3-8b", "--gpu", "8xh100"], "did you mean '--gpus'"),
         (["plan", "qwen3-8b", "--kl", "much"], "'much' is not a number"),
-        (["--verison"], "no command '--verison'"),
-        (["plan", "qwen3-8b", "--prompts", "many"], "--prompts"),
+        (["plan", "qwen3-8b", "--gpus=8xh100", "--respnse=9"], "did you mean '--response'"),
+        (["plan", "qwen3-8b", "-x"], "no option '-x'; see rlplan plan --help"),
+        (["--verison"], "did you mean '--version'"),
+        (["--version=1"], "--version"),
+        (["plan", "qwen3-8b", "--prompts", "many"], "--prompts: 'many' is not an integer"),
+        (["plan", "qwen3-8b", "--prompts", "9" * 5000], "--prompts"),
         (["plan", "qwen3-8b", "--prompts"], "--prompts"),
-        (["plan", "a", "b"], "unexpected argument 'b'"),
-        (["show"], "PLAN"),
+        (["plan", "qwen3-8b", "--kl", "-0.5"], "--kl: -0.5 is out of range"),
+        (["plan", "qwen3-8b", "--gpus", "--json"], "--gpus: needs a value before '--json'"),
+        (["plan", "qwen3-8b", "-o", "--json"], "--output: needs a value before '--json'"),
+        (["plan", "qwen3-8b", "--json=yes"], "--json"),
+        (["plan", "a", "b"], "unexpected extra argument"),
+        (["show"], "'PLAN'; see rlplan show --help"),
+        (["export", "p.json", "-o", "out"], "'--to'"),
         (["plan"], "MODEL: is missing"),
         (["plan", "none.yaml"], "none.yaml: does not exist"),
         (["plan", "qwen3-33b"], "did you mean 'qwen3-32b'"),
@@ -205,7 +218,33 @@ def test_wrong_input_is_exit_2_with_one_message(
     assert printed.out == ""
     assert printed.err.startswith("error: ")
     assert expected in printed.err
+    assert printed.err.count("\n") == 1
     assert "Traceback" not in printed.err
+
+
+def test_no_command_is_help_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert all(name in printed.err for name in COMMANDS)
+    assert "plan qwen3-32b --gpus 32xh100   a first plan" in printed.err
+
+
+def test_only_the_command_that_was_asked_for_is_registered() -> None:
+    def names(first: str) -> list[str | None]:
+        return [command.name for command in build_app(first).registered_commands]
+
+    assert names("show") == ["show"]
+    assert names("") == names("--help") == list(COMMANDS)
+
+
+def test_options_are_spelled_as_messages_spell_them() -> None:
+    command = typer.main.get_command(build_app("plan"))
+    plan = command.commands["plan"]  # type: ignore[attr-defined]
+    spelled = {parameter.name: parameter.opts for parameter in plan.params}
+    # Pools and strategies can only come from a file.
+    fields = PLACES.keys() - {"model", "pools", "strategies"}
+    assert {field: [PLACES[field][0]] for field in fields} == {field: spelled.get(field) for field in fields}
 
 
 # ---------------------------------------------------------------------------------------------- other commands
@@ -219,6 +258,30 @@ def test_estimate_passes_the_fixed_strategies(pipeline: FakePipeline, tmp_path: 
     )
     assert cli.run(["estimate", str(path)]) == 0
     assert [item.worker for item in pipeline.fixed[0]] == [WorkerName.ROLLOUT_ENGINE, WorkerName.ACTOR_TRAINER]
+
+
+def test_options_of_estimate_override_the_file(pipeline: FakePipeline, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(
+        "model: qwen3-8b\ngpus: 8xh100\nbatch: {kl: 0, prompts: 64}\n"
+        "strategies: [{worker: rollout engine, tp: 2}, {worker: actor trainer, tp: 4}]\n"
+    )
+    flags = (
+        "--gpus 16xh200 --price h200=3 --prompt 500 --prompt-mean 200 --response 2000 --response-mean 700 "
+        "--response-cv 0.4 --prompts 32 --group 2 --memory-margin 7%"
+    )
+    saved = tmp_path / "plan.json"
+    assert cli.run(["estimate", str(path), *flags.split(), "-o", str(saved)]) == 0
+    (request,) = pipeline.requests
+    work = request.workload
+    assert request.cluster is not None
+    assert [(p.num_gpus, p.usd_per_gpu_hour) for p in request.cluster.pools] == [(16, 3.0)]
+    assert [item.num_gpus for item in pipeline.fixed[0]] == [16, 16]
+    assert (work.prompt_max_tokens, work.prompt_mean_tokens) == (500, 200)
+    assert (work.response.max_tokens, work.response.mean_tokens, work.response.cv) == (2000, 700, 0.4)
+    assert (work.num_prompts, work.group_size, work.kl_coefficient) == (32, 2, 0)
+    assert work.memory_margin_ratio == pytest.approx(0.07)
+    assert saved.exists()
 
 
 def test_estimate_shows_what_does_not_fit_and_fails(
@@ -324,6 +387,19 @@ def test_internal_error_is_one_line_and_exit_1() -> None:
     debugged = process(code=code, debug=True)
     assert debugged.returncode == 1
     assert "Traceback" in debugged.stderr and "in make_plan" in debugged.stderr
+
+
+def test_interrupt_of_the_process_is_quiet() -> None:
+    code = (
+        "import os, signal, sys, types\n"
+        "fake = types.ModuleType('planner.pipeline')\n"
+        "fake.make_plan = lambda request: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.modules['planner.pipeline'] = fake\n"
+        "sys.argv = ['rlplan', 'plan', 'qwen3-8b']\n"
+        "from planner.cli import main; main()\n"
+    )
+    result = process(code=code)
+    assert (result.returncode, result.stdout, result.stderr) == (128 + signal.SIGINT, "", "")
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -1,0 +1,136 @@
+"""The options and arguments of the command line, as typer annotations: spelling, reader and help of each.
+
+An option that fills a field of WorkloadSpec is named after that field and spelled as `planner.files.spec.PLACES`
+says, so that messages about a value name the flag that gave it. Values are read here and not by typer, since its
+messages change from version to version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from typer.models import OptionInfo
+
+from planner.errors import InvalidInputError
+from planner.files.spec import PLACES
+
+EXPORTS = ("verl",)
+SHOWN_LENGTH = 60
+# The parser takes whatever follows as a value; these are the next option after a forgotten value.
+NEXT_OPTION = re.compile("--?[A-Za-z]")
+
+T = TypeVar("T")
+
+
+def _reader(flag: str, convert: Callable[[str], T], kind: str) -> Callable[[str], T]:
+    """The function that reads the values of `flag`; it raises InvalidInputError with the flag and the value."""
+
+    def read(text: str) -> T:
+        if NEXT_OPTION.match(text):
+            raise InvalidInputError(f"needs a value before {text[:SHOWN_LENGTH]!r}", where=flag)
+        try:
+            return convert(text)
+        except ValueError:
+            raise InvalidInputError(f"{text[:SHOWN_LENGTH]!r} is not {kind}", where=flag) from None
+
+    return read
+
+
+def _option(
+    *names: str, metavar: str, help: str, convert: Callable[[str], str | int | float | Path] = str, kind: str = ""
+) -> OptionInfo:
+    option: OptionInfo = typer.Option(*names, metavar=metavar, help=help, parser=_reader(names[-1], convert, kind))
+    return option
+
+
+def _text(field: str, help: str) -> OptionInfo:
+    """An option with text that `planner.files` reads."""
+    return _option(PLACES[field][0], metavar="TEXT", help=help)
+
+
+def _integer(field: str, help: str) -> OptionInfo:
+    return _option(PLACES[field][0], metavar="N", help=help, convert=int, kind="an integer")
+
+
+def _number(field: str, help: str) -> OptionInfo:
+    return _option(PLACES[field][0], metavar="X", help=help, convert=float, kind="a number")
+
+
+def _output(metavar: str, help: str) -> OptionInfo:
+    return _option("-o", "--output", metavar=metavar, help=help, convert=Path)
+
+
+# ---------------------------------------------------------------------------------------------- workload
+
+Algorithm = Annotated[
+    str | None, _text("algorithm", "ppo, vapo, grpo, dr-grpo, dapo, gspo, rloo, reinforce++ or remax [grpo]")
+]
+Gpus = Annotated[
+    str | None,
+    _text(
+        "gpus",
+        "32xh100, 4x8xh100, 4xp5.48xlarge, pools joined by commas; a type or nothing: smallest cluster that works",
+    ),
+]
+PromptMax = Annotated[int | None, _integer("prompt_max", "longest prompt, tokens [1024]")]
+PromptMean = Annotated[float | None, _number("prompt_mean", "mean prompt [half of the longest]")]
+ResponseMax = Annotated[int | None, _integer("response_max", "longest response, tokens [8192]")]
+ResponseMean = Annotated[float | None, _number("response_mean", "mean response [half of the longest]")]
+ResponseCv = Annotated[float | None, _number("response_cv", "spread of responses, deviation over mean [0.6]")]
+NumPrompts = Annotated[int | None, _integer("num_prompts", "prompts per iteration [256]")]
+GroupSize = Annotated[int | None, _integer("group_size", "responses per prompt [the algorithm's]")]
+NumOptimizerSteps = Annotated[int | None, _integer("num_optimizer_steps", "mini-batches per iteration [4]")]
+NumEpochs = Annotated[int | None, _integer("num_epochs", "passes over the batch [1]")]
+KlCoefficient = Annotated[
+    float | None, _number("kl_coefficient", "KL coefficient; 0 removes the reference [the algorithm's]")
+]
+OversamplingRatio = Annotated[
+    float | None, _number("oversampling_ratio", "prompts generated per prompt kept [the algorithm's]")
+]
+Critic = Annotated[str | None, _text("critic", "critic model [MODEL]")]
+Reward = Annotated[str | None, _text("reward", "rule, model, process-model, judge or sandbox [rule]")]
+RewardModel = Annotated[str | None, _text("reward_model", "reward model or judge [MODEL]")]
+JudgeTokens = Annotated[int | None, _integer("judge_tokens", "tokens per verdict of a judge [512]")]
+RewardLatency = Annotated[str | None, _text("reward_latency", "sandbox: time per response, such as 2s")]
+RewardParallel = Annotated[int | None, _integer("reward_parallel", "sandboxes at the same time [256]")]
+TrainPrecision = Annotated[str | None, _text("train_precision", "of training: bf16 or fp8 [bf16]")]
+RolloutPrecision = Annotated[str | None, _text("rollout_precision", "of the rollout: bf16, fp8 or fp4 [bf16]")]
+LoraRank = Annotated[int | None, _integer("lora_rank", "LoRA rank [full training]")]
+
+# ---------------------------------------------------------------------------------------------- limits and search
+
+Framework = Annotated[str | None, _text("framework", "only plans that this framework can run; see rlplan frameworks")]
+Objective = Annotated[str | None, _text("objective", "time, cost or gpus [time; gpus without a given cluster]")]
+Deadline = Annotated[str | None, _text("deadline", "for all --steps, such as 12h")]
+Budget = Annotated[str | None, _text("budget", "for all --steps, such as '5000 USD'")]
+Steps = Annotated[int | None, _integer("steps", "iterations of the whole run")]
+MaxGpus = Annotated[int | None, _integer("max_gpus", "use at most so many GPUs")]
+MemoryMargin = Annotated[str | None, _text("memory_margin", "GPU memory and host RAM to keep free [10%]")]
+Prices = Annotated[list[str] | None, _text("prices", "USD per GPU-hour, such as h100=2.50; repeatable")]
+InterPool = Annotated[str | None, _text("inter_pool", "link between pools per GPU, such as '100 Gbit/s'")]
+TimeLimit = Annotated[str | None, _text("time_limit", "of the search [60s]")]
+Solver = Annotated[str | None, _text("solver", "cpsat or ilp [cpsat]")]
+Seed = Annotated[int | None, _integer("seed", "of the search [0]")]
+
+# ---------------------------------------------------------------------------------------------- the rest
+
+Model = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL", parser=str, help="catalog id, Hugging Face id, alias, config.json, or workload.yaml"
+    ),
+]
+WorkloadFile = Annotated[Path, typer.Argument(metavar="FILE", help="a workload file with strategies")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a saved plan (JSON)")]
+Before = Annotated[Path, typer.Argument(metavar="A", help="a saved plan")]
+After = Annotated[Path, typer.Argument(metavar="B", help="another saved plan")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", parser=str, help="show one entry in full")]
+Output = Annotated[Path | None, _output("FILE", "save the plan as JSON")]
+Directory = Annotated[Path, _output("DIRECTORY", "where the files go")]
+Target = Annotated[str, _option("--to", metavar="FRAMEWORK", help=", ".join(EXPORTS))]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for programs instead of text")]
+DescribeSpace = Annotated[bool, typer.Option("--describe-space", help="print what is searched, and exit")]
