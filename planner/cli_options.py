@@ -113,7 +113,7 @@ MemoryMargin = Annotated[str | None, _text("memory_margin", "GPU memory and host
 Prices = Annotated[list[str] | None, _text("prices", "USD per GPU-hour, such as h100=2.50; repeatable")]
 InterPool = Annotated[str | None, _text("inter_pool", "link between pools per GPU, such as '100 Gbit/s'")]
 TimeLimit = Annotated[str | None, _text("time_limit", "of the search [60s]")]
-Solver = Annotated[str | None, _text("solver", "cpsat or ilp [cpsat]")]
+Solver = Annotated[str | None, _text("solver", "auto, cpsat or ilp [auto]")]
 Seed = Annotated[int | None, _integer("seed", "of the search [0]")]
 
 # ---------------------------------------------------------------------------------------------- the rest

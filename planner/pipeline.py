@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ from planner.search.pricing import (
     search_pool,
 )
 from planner.search.problem import SearchLimits, SearchProblem, Solver
-from planner.search.solve import SearchResult, Solution, solve
+from planner.search.solve import SearchResult, Solution, solve, solve_union
 from planner.search.structures import Structure
 from planner.units import format_seconds
 
@@ -181,7 +180,8 @@ def _solve(
         return solve(problem, limits)
     parts = mesh.parts(rules, priced, problem)
     if parts:
-        return _solve_parts(parts, limits)
+        problems = tuple(part.problem for part in parts)
+        return solve_union(problems, limits, bounds_s=tuple(part.bound_s for part in parts))
     # No combination of degrees is open to all workers that share processes.
     result = solve(problem, limits)
     reason = ("no degrees that all workers in one process can share", result.num_structures)
@@ -222,52 +222,6 @@ def _search_limits(limits: Limits) -> SearchLimits:
         solver=Solver(limits.solver),
         tie_tolerance_ratio=TIE_TOLERANCE_RATIO,
     )
-
-
-def _solve_parts(parts: Sequence[mesh.Part], limits: SearchLimits) -> SearchResult:
-    """The best result over sub-problems; those that cannot beat it are skipped by their bound."""
-    start = time.perf_counter()
-    best: SearchResult | None = None
-    failed: SearchResult | None = None
-    bound, num_solved, first_s = math.inf, 0, 0.0
-    for part in parts:
-        if best is not None and limits.objective is Objective.TIME and part.bound_s >= best.value:
-            bound = min(bound, part.bound_s)
-            continue
-        left_s = limits.time_limit_s - (time.perf_counter() - start)
-        result = solve(part.problem, replace(limits, time_limit_s=max(0.01, left_s)))
-        num_solved += result.num_solved
-        if result.solution is None:
-            failed = result
-            if result.status is Status.UNKNOWN:
-                bound = min(bound, result.bound)
-            continue
-        first_s = first_s or time.perf_counter() - start
-        bound = min(bound, result.bound)
-        if best is None or _rank(result, limits) < _rank(best, limits):
-            best = result
-    if best is None:
-        assert failed is not None
-        return failed
-    bound = min(bound, best.value)
-    is_optimal = best.status is Status.OPTIMAL and best.value - bound <= max(
-        TIE_TOLERANCE_RATIO * best.value, best.value - best.bound
-    )
-    return replace(
-        best,
-        status=Status.OPTIMAL if is_optimal else Status.FEASIBLE,
-        bound=bound,
-        num_solved=num_solved,
-        time_to_first_s=first_s,
-        time_s=time.perf_counter() - start,
-    )
-
-
-def _rank(result: SearchResult, limits: SearchLimits) -> tuple[float, float]:
-    assert result.solution is not None
-    if limits.objective is Objective.TIME:
-        return result.solution.time_s, result.solution.num_gpus
-    return result.value, result.solution.time_s
 
 
 def _for_framework(request: PlanRequest, rules: FrameworkRules | None) -> PlanRequest:

@@ -41,7 +41,7 @@ class Limits:
     max_usd_per_iteration: float | None = None
     framework: str | None = None
     time_limit_s: float = 60.0
-    solver: str = "cpsat"
+    solver: str = "auto"
     seed: int = 0
 
 

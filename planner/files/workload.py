@@ -38,7 +38,7 @@ MAX_TOKENS = 2**24
 MAX_PROMPTS = 2**20
 MAX_GROUP = 2**16
 MAX_STEPS = 10**9
-SOLVERS = ("cpsat", "ilp")
+SOLVERS = ("auto", "cpsat", "ilp")
 
 KEY_INPUTS = frozenset({"algorithm", "prompts", "longest prompt", "longest response", "mean response"})
 """Names of the assumptions that are all present when a plan rests on defaults alone."""

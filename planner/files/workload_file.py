@@ -97,7 +97,9 @@ class LimitsFile(_Section):
     memory_margin: Quantity | None = Field(default=None, description="Share of GPU memory to keep free, such as '10%'.")
     framework: Name | None = Field(default=None, description="Only plans that this framework can run.")
     time_limit: Quantity | None = Field(default=None, description="Of the search, such as '60s'.")
-    solver: Name | None = Field(default=None, description="cpsat or ilp.")
+    solver: Name | None = Field(
+        default=None, description="auto (own exact enumeration, CP-SAT where it grows large), cpsat or ilp."
+    )
     seed: int | None = None
 
 
