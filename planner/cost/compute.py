@@ -27,6 +27,7 @@ class KernelRates:
     attention_s_per_flop: float
     attention_half_tokens: float
     hbm_s_per_byte: float
+    moe_hbm_s_per_byte: float
     weight_bytes_per_param: float
 
 
@@ -47,6 +48,7 @@ def kernel_rates(gpu: Gpu, precision: Precision, *, is_training: bool) -> Kernel
         attention_s_per_flop=1.0 / (attention_peak * attention.attention_flop_ratio * dense_loss),
         attention_half_tokens=attention.attention_half_tokens,
         hbm_s_per_byte=1.0 / (gpu.hbm_bytes_per_s * kernel.gemm_hbm_ratio),
+        moe_hbm_s_per_byte=1.0 / (gpu.hbm_bytes_per_s * kernel.moe_hbm_ratio),
         weight_bytes_per_param=precision.num_bytes,
     )
 

@@ -18,8 +18,8 @@ from math import log1p
 import numpy as np
 
 from planner.cost.communication import Span, collective_s, send_s, span
-from planner.cost.compute import kernel_rates
-from planner.domain.hardware import CollectiveLaw, CollectiveOp, Gpu, KernelEfficiency, NodeType, Precision
+from planner.cost.formats import WeightFormats, engine_kernel, engine_rates
+from planner.domain.hardware import CollectiveLaw, CollectiveOp, Gpu, NodeType, Precision
 from planner.domain.model import LayerClass, Model
 from planner.domain.overheads import Overheads
 from planner.domain.strategy import FloatArray
@@ -30,47 +30,56 @@ KV_BYTES = 2.0
 TABLE_BYTES = 2.0
 """Embedding and output head stay in 16 bit."""
 
-_ENGINE_ALL_REDUCE_LATENCY_RATIO = 0.65
-"""Latency of the engines' own all-reduce over that of a two-rank NCCL all-reduce.
-
-Graph-captured custom all-reduces of vLLM, SGLang and TensorRT-LLM take 3-5 us on Hopper, 6-8 us on B200 and
-4-7 us on A100 for 2 to 8 ranks at 16 KiB, where NCCL's latency grows with the ranks (aiconfigurator-core 0.12.0
-operator tables). Beyond the latency both follow the same law up to some MiB.
-"""
 _KERNELS_PER_LAYER = 3
 """Element-wise kernels that engines do not fuse away: two add-norms and one activation."""
 _RESIDUAL_PASSES = 8
 """Reads and writes of the residual stream per layer by two fused add-norm kernels."""
-_EXPERT_KERNELS = 2
-"""Grouped products of routed experts: gate with up, and down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLayout:
     """How engines divide a model; columns of shape (num_candidates,).
 
-    Experts are spread over `ep` of the `tp` ranks and each expert's width over `tp / ep`. Attention is
-    tensor-parallel, so tokens are on every rank and the all-reduce after a MoE layer also combines experts:
-    no all-to-all is needed (that comes with data-parallel attention, which a rollout strategy does not have).
+    A pipeline stage has `tp * attention_dp` ranks. Experts are spread over `ep` of them and each expert's width
+    over the rest. With tensor-parallel attention (`attention_dp` 1) tokens are on every rank and the all-reduce
+    after a MoE layer also combines experts. With data-parallel attention each of `attention_dp` groups holds its
+    own sequences, dense layers and head; tokens are gathered before a MoE layer and scattered after it.
     """
 
     tp: FloatArray
+    attention_dp: FloatArray
     pp: FloatArray
     ep: FloatArray
     tp_span: Span
+    expert_span: Span
+    """All ranks of a pipeline stage."""
+    has_attention_dp: bool
     pp_crosses: np.ndarray
     """Pipeline neighbours sit in different scale-up domains."""
 
 
-def engine_layout(tp: FloatArray, pp: FloatArray, ep: FloatArray, node: NodeType) -> EngineLayout:
+def engine_layout(
+    tp: FloatArray, pp: FloatArray, ep: FloatArray, node: NodeType, attention_dp: FloatArray | None = None
+) -> EngineLayout:
     """The layout of engines on consecutive GPUs of `node`s, TP ranks adjacent."""
+    tp_span = span(tp, 1.0, node)
+    groups = np.ones_like(tp) if attention_dp is None else attention_dp
+    has_attention_dp = bool(groups.max(initial=1.0) > 1)
+    ranks = tp * groups
     return EngineLayout(
-        tp=tp, pp=pp, ep=ep, tp_span=span(tp, 1.0, node), pp_crosses=tp * pp > node.scale_up_domain_gpus
+        tp=tp,
+        attention_dp=groups,
+        pp=pp,
+        ep=ep,
+        tp_span=tp_span,
+        expert_span=span(ranks, 1.0, node) if has_attention_dp else tp_span,
+        has_attention_dp=has_attention_dp,
+        pp_crosses=ranks * pp > node.scale_up_domain_gpus,
     )
 
 
 @lru_cache(maxsize=64)
-def engine_node(node: NodeType) -> NodeType:
+def engine_node(node: NodeType, all_reduce_latency_ratio: float) -> NodeType:
     """`node` with the all-reduce latency that inference engines reach inside a switched domain.
 
     Boards connected by PCIe keep NCCL's law: engines disable their own all-reduce there.
@@ -79,7 +88,7 @@ def engine_node(node: NodeType) -> NodeType:
     if gpu.scale_up_kind in ("pcie", "none"):
         return node
     law = gpu.collective(CollectiveOp.ALL_REDUCE)
-    fast = min(law.alpha_s) * _ENGINE_ALL_REDUCE_LATENCY_RATIO
+    fast = min(law.alpha_s) * all_reduce_latency_ratio
     quick = CollectiveLaw(
         num_ranks=law.num_ranks,
         alpha_s=tuple(min(alpha, fast) for alpha in law.alpha_s),
@@ -110,24 +119,14 @@ def distinct_experts(num_experts: int, num_active: int, num_tokens: FloatArray) 
 class _Step:
     """Accumulates the terms of one decode step."""
 
-    def __init__(self, model: Model, precision: Precision, node: NodeType) -> None:
+    def __init__(self, model: Model, formats: WeightFormats, node: NodeType) -> None:
         self.model = model
-        self.rates = kernel_rates(node.gpu, precision, is_training=False)
-        self.table_rates = kernel_rates(node.gpu, Precision.BF16, is_training=False)
-        self.table_kernel: KernelEfficiency = node.gpu.kernel(Precision.BF16)
+        self.formats = formats
+        self.rates = engine_rates(node.gpu, formats.dense)
+        self.expert_rates = engine_rates(node.gpu, formats.experts)
+        self.table_rates = engine_rates(node.gpu, Precision.BF16)
+        self.table_kernel = engine_kernel(node.gpu, Precision.BF16)
         self.kv_s_per_byte = 1.0 / (node.gpu.hbm_bytes_per_s * self.table_kernel.decode_attention_hbm_ratio)
-
-    def products(
-        self,
-        flop: FloatArray,
-        num_bytes: FloatArray,
-        s_per_flop: float,
-        count: float,
-        gemm: FloatArray,
-        read: FloatArray,
-    ) -> None:
-        """Add `count` equal groups of GEMMs to `gemm` or `read`, whichever bounds them."""
-        split_roofline(flop * (s_per_flop * count), num_bytes * (self.rates.hbm_s_per_byte * count), gemm, read)
 
 
 def split_roofline(compute_s: FloatArray, memory_s: FloatArray, gemm: FloatArray, read: FloatArray) -> None:
@@ -139,7 +138,7 @@ def split_roofline(compute_s: FloatArray, memory_s: FloatArray, gemm: FloatArray
 
 def decode_step_terms(
     model: Model,
-    precision: Precision,
+    formats: WeightFormats,
     node: NodeType,
     overheads: Overheads,
     layout: EngineLayout,
@@ -156,19 +155,21 @@ def decode_step_terms(
     Sources: roofline; expected distinct experts; KV heads replicate beyond num_kv_heads; latent (MLA) caches
     are read whole by every TP rank.
     """
-    node = engine_node(node)
-    step = _Step(model, precision, node)
-    group = np.maximum(num_running / layout.pp, 1.0)
+    node = engine_node(node, overheads.engine_all_reduce_latency_ratio)
+    step = _Step(model, formats, node)
+    batch = np.maximum(num_running / layout.pp, 1.0)
+    group = np.maximum(batch / layout.attention_dp, 1.0) if layout.has_attention_dp else batch
     gemm, weight_read, kv_read, elementwise = (np.zeros_like(group) for _ in range(4))
     launch = 0.0
     num_all_reduces = 1.0  # after the embedding
     for layer in model.layers:
-        _add_attention(step, layer, layout, group, context_tokens, gemm, weight_read, kv_read)
-        _add_mlp(step, layer, layout, group, gemm, weight_read)
+        _add_projections(step, layer, layout, group, gemm, weight_read)
+        _add_cache_read(step, layer, layout, group, context_tokens, kv_read)
+        _add_mlp(step, layer, layout, group, batch, gemm, weight_read)
         elementwise += elementwise_bytes(layer, model.hidden_size, layout, group) * (
             layer.num_layers * step.rates.hbm_s_per_byte
         )
-        launch += layer.num_layers * layer_launch_s(layer, node.gpu, precision, overheads)
+        launch += layer.num_layers * layer_launch_s(layer, node.gpu, formats, overheads)
         num_all_reduces += layer.num_layers * num_mixers(layer)
 
     head = _add_head(step, layout, group, gemm, weight_read)
@@ -189,6 +190,8 @@ def decode_step_terms(
         "tp_scale_out": np.broadcast_to(out * num_all_reduces + logits_out, group.shape),
         "engine_host": num_running * overheads.engine_step_per_sequence_s + overheads.engine_step_s,
     }
+    if layout.has_attention_dp:
+        terms["ep_scale_up"], terms["ep_scale_out"] = expert_gather_s(model, layout, batch, node)
     if layout.pp.max(initial=1.0) > 1:
         is_piped = layout.pp > 1
         waiting = head + head_launch + logits_up + logits_out
@@ -198,28 +201,67 @@ def decode_step_terms(
     return terms
 
 
-def _add_attention(
-    step: _Step,
-    layer: LayerClass,
-    layout: EngineLayout,
-    group: FloatArray,
-    context_tokens: FloatArray,
-    gemm: FloatArray,
-    weight_read: FloatArray,
-    kv_read: FloatArray,
+def expert_gather_s(
+    model: Model, layout: EngineLayout, num_tokens: FloatArray, node: NodeType
+) -> tuple[FloatArray, FloatArray]:
+    """(scale-up, scale-out) seconds of gathering `num_tokens` tokens of all attention groups before each MoE layer
+    and scattering the sums after it; 0 without data-parallel attention."""
+    num_layers = sum(layer.num_layers for layer in model.layers if layer.mlp.is_moe)
+    payload = num_tokens * (ACTIVATION_BYTES * model.hidden_size)
+    gather_up, gather_out = collective_s(CollectiveOp.ALL_GATHER, payload, layout.expert_span, node)
+    scatter_up, scatter_out = collective_s(CollectiveOp.REDUCE_SCATTER, payload, layout.expert_span, node)
+    is_split = layout.attention_dp > 1
+    return num_layers * is_split * (gather_up + scatter_up), num_layers * is_split * (gather_out + scatter_out)
+
+
+def linear_s(
+    model: Model, formats: WeightFormats, node: NodeType, layout: EngineLayout, num_tokens: FloatArray
+) -> FloatArray:
+    """Seconds of the matrix products of all layers for `num_tokens` tokens of one engine, without the output head.
+
+    The same rooflines as a decode step; with data-parallel attention the tokens are spread over its groups.
+    """
+    step = _Step(model, formats, node)
+    group = num_tokens / layout.attention_dp if layout.has_attention_dp else num_tokens
+    gemm, weight_read = np.zeros_like(num_tokens), np.zeros_like(num_tokens)
+    for layer in model.layers:
+        _add_projections(step, layer, layout, group, gemm, weight_read)
+        _add_mlp(step, layer, layout, group, num_tokens, gemm, weight_read)
+    result: FloatArray = gemm + weight_read
+    return result
+
+
+def _add_projections(
+    step: _Step, layer: LayerClass, layout: EngineLayout, group: FloatArray, gemm: FloatArray, weight_read: FloatArray
 ) -> None:
     attention = layer.attention
     if attention.num_gemms:
         _add_dense(
             step, attention.matmul_params, attention.num_gemms, layer.num_layers, layout, group, gemm, weight_read
         )
+
+
+def _add_cache_read(
+    step: _Step,
+    layer: LayerClass,
+    layout: EngineLayout,
+    group: FloatArray,
+    context_tokens: FloatArray,
+    kv_read: FloatArray,
+) -> None:
+    """Decode attention: the cache is read once; every head of a latent cache also multiplies with all of it."""
+    attention = layer.attention
+    cache_bytes = step.formats.cache_bytes
     if attention.kv_elements_per_token:
         seen = (
             context_tokens if attention.window_tokens is None else np.minimum(context_tokens, attention.window_tokens)
         )
         share = kv_heads_share(layer, layout.tp) * (
-            layer.num_layers * attention.kv_elements_per_token * KV_BYTES * step.kv_s_per_byte
+            layer.num_layers * attention.kv_elements_per_token * cache_bytes * step.kv_s_per_byte
         )
+        if not attention.kv_is_sharded_by_tp:
+            flop = 4.0 * attention.num_heads * attention.kv_elements_per_token * layer.num_layers
+            share = np.maximum(share, flop * step.table_rates.attention_s_per_flop / layout.tp)
         kv_read += group * seen * share
     if attention.state_elements_per_sequence:
         # the recurrent state is read and written
@@ -246,12 +288,24 @@ def _add_dense(
     per_rank = num_params / layout.tp
     per_token = ACTIVATION_BYTES * (num_gemms * hidden + per_rank / hidden)
     num_bytes = per_rank * step.rates.weight_bytes_per_param + group * per_token
-    step.products(group * (2.0 * per_rank), num_bytes, step.rates.gemm_s_per_flop, num_layers, gemm, weight_read)
+    split_roofline(
+        group * (per_rank * (2.0 * num_layers * step.rates.gemm_s_per_flop)),
+        num_bytes * (num_layers * step.rates.hbm_s_per_byte),
+        gemm,
+        weight_read,
+    )
 
 
 def _add_mlp(
-    step: _Step, layer: LayerClass, layout: EngineLayout, group: FloatArray, gemm: FloatArray, weight_read: FloatArray
+    step: _Step,
+    layer: LayerClass,
+    layout: EngineLayout,
+    group: FloatArray,
+    batch: FloatArray,
+    gemm: FloatArray,
+    weight_read: FloatArray,
 ) -> None:
+    """Dense part for the `group` tokens of one attention group, routed experts for the `batch` of all groups."""
     mlp = layer.mlp
     if mlp.dense_params:
         _add_dense(step, mlp.dense_params, mlp.num_gemms, layer.num_layers, layout, group, gemm, weight_read)
@@ -260,19 +314,23 @@ def _add_mlp(
     # The busiest of ep ranks holds more of the routed tokens and of the distinct experts than the mean:
     # expected maximum of ep nearly normal counts, sqrt(2 ln ep) standard deviations.
     spread = np.sqrt(2.0 * np.log(layout.ep))
-    visited = distinct_experts(mlp.num_experts, mlp.num_active_experts, group)
+    visited = distinct_experts(mlp.num_experts, mlp.num_active_experts, batch)
     mean_visited = visited / layout.ep
     missed_ratio = 1.0 - visited / mlp.num_experts
     busiest = np.minimum(mean_visited + spread * np.sqrt(mean_visited * missed_ratio), mlp.num_experts / layout.ep)
-    routed = group * (mlp.num_active_experts / layout.ep)
-    routed = np.minimum(routed + spread * np.sqrt(routed), group * mlp.num_active_experts)
-    width_share = layout.ep / layout.tp
+    routed = batch * (mlp.num_active_experts / layout.ep)
+    routed = np.minimum(routed + spread * np.sqrt(routed), batch * mlp.num_active_experts)
+    width_share = layout.ep / (layout.tp * layout.attention_dp)
     params = mlp.params_per_expert * width_share
-    num_bytes = busiest * params * step.rates.weight_bytes_per_param + routed * (
+    rates = step.expert_rates
+    num_bytes = busiest * params * rates.weight_bytes_per_param + routed * (
         2.0 * ACTIVATION_BYTES * step.model.hidden_size
     )
-    step.products(
-        routed * (2.0 * params), num_bytes, step.rates.moe_gemm_s_per_flop, layer.num_layers, gemm, weight_read
+    split_roofline(
+        routed * (params * (2.0 * layer.num_layers * rates.moe_gemm_s_per_flop)),
+        num_bytes * (layer.num_layers * rates.moe_hbm_s_per_byte),
+        gemm,
+        weight_read,
     )
 
 
@@ -288,16 +346,16 @@ def elementwise_bytes(layer: LayerClass, hidden: int, layout: EngineLayout, grou
     return result
 
 
-def layer_launch_s(layer: LayerClass, gpu: Gpu, precision: Precision, overheads: Overheads) -> float:
+def layer_launch_s(layer: LayerClass, gpu: Gpu, formats: WeightFormats, overheads: Overheads) -> float:
     """Fixed kernel times of one layer inside a captured graph."""
-    num_gemms = layer.attention.num_gemms + layer.mlp.num_gemms + (_EXPERT_KERNELS if layer.mlp.is_moe else 0)
-    # routing, permutation and combination of routed tokens are element-wise too
-    kernels = _KERNELS_PER_LAYER * (2 if layer.mlp.is_moe else 1)
+    num_gemms = layer.attention.num_gemms + layer.mlp.num_gemms
+    experts_s = engine_kernel(gpu, formats.experts).moe_launch_s if layer.mlp.is_moe else 0.0
     has_cache = bool(layer.attention.kv_elements_per_token or layer.attention.state_elements_per_sequence)
     return (
-        num_gemms * gpu.kernel(precision).gemm_launch_s
-        + kernels * overheads.elementwise_launch_s
-        + has_cache * gpu.kernel(Precision.BF16).decode_attention_launch_s
+        num_gemms * engine_kernel(gpu, formats.dense).gemm_launch_s
+        + experts_s
+        + _KERNELS_PER_LAYER * overheads.elementwise_launch_s
+        + has_cache * engine_kernel(gpu, Precision.BF16).decode_attention_launch_s
     )
 
 

@@ -19,6 +19,7 @@ from planner.cost.decode import (
     engine_layout,
     kv_heads_share,
 )
+from planner.cost.formats import uniform
 from planner.cost.offload import host_link_rate
 from planner.cost.prefill import prefill_s
 from planner.cost.terms import Terms
@@ -250,7 +251,7 @@ def _rollout_terms(
     trajectory = law.at(requests / slots, slots * np.minimum(num_engines, load.num_sequences))
     running = np.maximum(slots * trajectory.running_ratio, 1.0)
     step = decode_step_terms(
-        job.model, precision, site.node, site.overheads, layout, running, trajectory.context_tokens
+        job.model, uniform(precision), site.node, site.overheads, layout, running, trajectory.context_tokens
     )
     weight = trajectory.num_steps
     terms = {name: (weight[:-1] * seconds[:-1]).sum(axis=0) for name, seconds in step.items()}
@@ -259,7 +260,7 @@ def _rollout_terms(
     terms["tail"] = weight[-1] * tail_step
     prompts = np.maximum(requests / load.num_shared, 1.0)
     terms["prefill"] = prefill_s(
-        job.model, precision, site.node, site.overheads, layout, prompts, load.prompt_mean_tokens
+        job.model, uniform(precision), site.node, site.overheads, layout, prompts, load.prompt_mean_tokens
     )
     terms["imbalance"] = _imbalance_s(job, num_engines, requests, slots, full_step, tail_step)
     return terms

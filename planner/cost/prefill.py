@@ -11,15 +11,17 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.communication import collective_s
-from planner.cost.compute import attention_flop_per_token, kernel_rates, roofline_s
+from planner.cost.compute import attention_flop_per_token
 from planner.cost.decode import (
     ACTIVATION_BYTES,
     EngineLayout,
-    distinct_experts,
     elementwise_bytes,
+    expert_gather_s,
     layer_launch_s,
+    linear_s,
     num_mixers,
 )
+from planner.cost.formats import WeightFormats, engine_rates
 from planner.domain.hardware import CollectiveOp, NodeType, Precision
 from planner.domain.model import Model
 from planner.domain.overheads import Overheads
@@ -28,7 +30,7 @@ from planner.domain.strategy import FloatArray
 
 def prefill_s(
     model: Model,
-    precision: Precision,
+    formats: WeightFormats,
     node: NodeType,
     overheads: Overheads,
     layout: EngineLayout,
@@ -36,41 +38,53 @@ def prefill_s(
     prompt_tokens: float,
 ) -> FloatArray:
     """Seconds to read `num_prompts` prompts of `prompt_tokens` tokens with one engine; shape (num_candidates,)."""
-    rates = kernel_rates(node.gpu, precision, is_training=False)
     num_tokens = num_prompts * prompt_tokens
     num_steps = np.maximum(num_tokens / overheads.engine_batched_tokens, 1.0)
     step_tokens = num_tokens / num_steps
-    attention_rate = rates.attention_s_per_flop * (prompt_tokens + rates.attention_half_tokens) / prompt_tokens
-    seconds = np.zeros_like(num_tokens)
-    launch = overheads.engine_step_s
-    num_all_reduces = 1
+    step_s = linear_s(model, formats, node, layout, step_tokens)
+    step_s += attention_s(model, formats, node, layout, step_tokens, prompt_tokens)
+    step_s += step_communication_s(model, layout, step_tokens, node)
+    step_s += step_launch_s(model, formats, node, overheads) + overheads.engine_step_s
+    fill: FloatArray = (num_steps + layout.pp - 1.0) / layout.pp
+    return step_s * fill
+
+
+def attention_s(
+    model: Model,
+    formats: WeightFormats,
+    node: NodeType,
+    layout: EngineLayout,
+    step_tokens: FloatArray,
+    prompt_tokens: float,
+) -> FloatArray:
+    """Causal attention and element-wise passes of `step_tokens` tokens of whole prompts of `prompt_tokens` each.
+
+    One attention group reads them: other groups of data-parallel attention wait for it at the next MoE layer.
+    """
+    rates = engine_rates(node.gpu, Precision.BF16)
+    rate = rates.attention_s_per_flop * (prompt_tokens + rates.attention_half_tokens) / prompt_tokens
+    seconds = np.zeros_like(step_tokens)
     for layer in model.layers:
-        mlp = layer.mlp
-        dense = (layer.attention.matmul_params + mlp.dense_params) / layout.tp
-        one = roofline_s(
-            2.0 * num_tokens * dense,
-            rates.gemm_s_per_flop,
-            num_steps * dense * rates.weight_bytes_per_param,
-            rates.hbm_s_per_byte,
-        )
-        if mlp.is_moe:
-            expert = mlp.params_per_expert / layout.tp
-            visited = distinct_experts(mlp.num_experts, mlp.num_active_experts, step_tokens)
-            one += roofline_s(
-                2.0 * num_tokens * mlp.num_active_experts * expert,
-                rates.moe_gemm_s_per_flop,
-                num_steps * visited * expert * rates.weight_bytes_per_param,
-                rates.hbm_s_per_byte,
-            )
         flop = attention_flop_per_token(layer.attention, prompt_tokens, prompt_tokens**2)
-        one += num_tokens * (flop * attention_rate) / layout.tp
-        one += elementwise_bytes(layer, model.hidden_size, layout, num_tokens) * rates.hbm_s_per_byte
+        one = step_tokens * (flop * rate) / layout.tp
+        one += elementwise_bytes(layer, model.hidden_size, layout, step_tokens) * rates.hbm_s_per_byte
         seconds += one * layer.num_layers
-        launch += layer.num_layers * layer_launch_s(layer, node.gpu, precision, overheads)
-        num_all_reduces += layer.num_layers * num_mixers(layer)
+    return seconds
+
+
+def step_communication_s(model: Model, layout: EngineLayout, step_tokens: FloatArray, node: NodeType) -> FloatArray:
+    """All-reduces (and gathers of data-parallel attention) of one prefill step over all layers."""
+    num_all_reduces = 1 + sum(layer.num_layers * num_mixers(layer) for layer in model.layers)
     up, out = collective_s(
         CollectiveOp.ALL_REDUCE, step_tokens * (ACTIVATION_BYTES * model.hidden_size), layout.tp_span, node
     )
-    seconds += num_steps * (num_all_reduces * (up + out) + launch)
-    fill: FloatArray = (num_steps + layout.pp - 1.0) / (num_steps * layout.pp)
-    return seconds * fill
+    seconds: FloatArray = num_all_reduces * (up + out)
+    if layout.has_attention_dp:
+        gather_up, gather_out = expert_gather_s(model, layout, step_tokens, node)
+        seconds = seconds + gather_up + gather_out
+    return seconds
+
+
+def step_launch_s(model: Model, formats: WeightFormats, node: NodeType, overheads: Overheads) -> float:
+    """Fixed kernel times of one step over all layers."""
+    return sum(layer.num_layers * layer_launch_s(layer, node.gpu, formats, overheads) for layer in model.layers)

@@ -52,6 +52,10 @@ class KernelEfficiency:
     decode_attention_hbm_ratio: float
     decode_attention_launch_s: float
     moe_gemm_flop_ratio: float
+    moe_hbm_ratio: float
+    """Share of HBM bandwidth at which grouped products stream the weights of routed experts."""
+    moe_launch_s: float
+    """Fixed time of the routed-expert part of one layer: routing, permutation, two grouped products, combination."""
     training_flop_ratio: float
     """Sustained over isolated-kernel speed in training (power, host gaps, element-wise kernels), dense layers."""
     training_moe_flop_ratio: float

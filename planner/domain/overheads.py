@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.domain.hardware import Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """What distinguishes one inference engine from another beyond the kernels that all call."""
+
+    name: str
+    """`vllm`, `sglang`, `trtllm`."""
+    step_s: float
+    """Host time per decode step that graphs do not hide."""
+    step_per_sequence_s: float
+    """Additional host time per running sequence and step."""
+    prefill_step_s: float
+    """Additional time of a step that carries prompt tokens: it leaves the captured graph."""
+    mixes_prefill: bool
+    """Prompt chunks ride on decode steps; otherwise decoding stops while a prompt is read."""
+    all_reduce_latency_ratio: float
+    """Latency of the engine's own all-reduce over that of a two-rank NCCL all-reduce."""
+    elementwise_launch_s: float
+    """Floor of one element-wise kernel inside the engine's graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +50,12 @@ class Overheads:
     """Host time per decode step that graphs do not hide (scheduler, sampling)."""
     engine_step_per_sequence_s: float
     """Additional host time per running sequence and step."""
+    engine_prefill_step_s: float
+    """Additional time of an engine step that carries prompt tokens."""
+    engine_mixes_prefill: bool
+    """Prompt chunks ride on decode steps; otherwise decoding stops while a prompt is read."""
+    engine_all_reduce_latency_ratio: float
+    """Latency of the engines' own graph-captured all-reduce over that of a two-rank NCCL all-reduce."""
     engine_wake_s: float
     """Wake-up: map memory again, restore graphs."""
     elementwise_launch_s: float
@@ -55,3 +81,19 @@ class Overheads:
     logprob_logits_bytes_per_element: float
     """The same in a forward-only log-prob pass with entropy."""
     provenance: Provenance
+    engines: tuple[EngineProfile, ...] = ()
+
+    def for_engine(self, name: str) -> Overheads:
+        """These overheads with the profile of one engine; unchanged for an engine without profile."""
+        profile = next((engine for engine in self.engines if engine.name == name), None)
+        if profile is None:
+            return self
+        return replace(
+            self,
+            engine_step_s=profile.step_s,
+            engine_step_per_sequence_s=profile.step_per_sequence_s,
+            engine_prefill_step_s=profile.prefill_step_s,
+            engine_mixes_prefill=profile.mixes_prefill,
+            engine_all_reduce_latency_ratio=profile.all_reduce_latency_ratio,
+            elementwise_launch_s=profile.elementwise_launch_s,
+        )

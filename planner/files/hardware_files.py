@@ -21,7 +21,7 @@ from planner.domain.hardware import (
     Price,
     Provenance,
 )
-from planner.domain.overheads import Overheads
+from planner.domain.overheads import EngineProfile, Overheads
 from planner.errors import InvalidInputError
 from planner.files.fields import Fields
 from planner.units import Dimension
@@ -124,6 +124,9 @@ def read_overheads(open_file: Reader) -> Overheads:
         engine_sleep_bytes=size("engine_sleep"),
         engine_step_s=seconds("engine_step"),
         engine_step_per_sequence_s=seconds("engine_step_per_sequence"),
+        engine_prefill_step_s=seconds("engine_prefill_step"),
+        engine_mixes_prefill=True,
+        engine_all_reduce_latency_ratio=number("engine_all_reduce_latency_ratio", 10),
         engine_wake_s=seconds("engine_wake"),
         elementwise_launch_s=seconds("elementwise_launch"),
         train_kernel_launch_s=seconds("train_kernel_launch"),
@@ -137,9 +140,25 @@ def read_overheads(open_file: Reader) -> Overheads:
         logits_bytes_per_element=number("logits_bytes_per_element", 100),
         logprob_logits_bytes_per_element=number("logprob_logits_bytes_per_element", 100),
         provenance=Provenance(source=fields.text("source"), date=fields.text("date"), confidence=_confidence(fields)),
+        engines=tuple(_engine(section) for section in fields.sections("engines")),
     )
     fields.finish()
     return overheads
+
+
+def _engine(fields: Fields) -> EngineProfile:
+    profile = EngineProfile(
+        name=fields.text("name"),
+        step_s=fields.quantity("step", Dimension.TIME),
+        step_per_sequence_s=fields.quantity("step_per_sequence", Dimension.TIME),
+        prefill_step_s=fields.quantity("prefill_step", Dimension.TIME),
+        mixes_prefill=fields.text("prefill") == "mixed",
+        all_reduce_latency_ratio=fields.number("all_reduce_latency_ratio", limit=10),
+        elementwise_launch_s=fields.quantity("elementwise_launch", Dimension.TIME),
+    )
+    fields.text("why")
+    fields.finish()
+    return profile
 
 
 def _peaks(fields: Fields) -> tuple[tuple[Precision, float], ...]:
@@ -182,6 +201,8 @@ def _kernel(fields: Fields) -> KernelEfficiency:
         decode_attention_hbm_ratio=fields.number("decode_attention_hbm_ratio", limit=1),
         decode_attention_launch_s=fields.quantity("decode_attention_launch", Dimension.TIME),
         moe_gemm_flop_ratio=fields.number("moe_gemm_flop_ratio", limit=1),
+        moe_hbm_ratio=fields.number("moe_hbm_ratio", limit=1),
+        moe_launch_s=fields.quantity("moe_launch", Dimension.TIME),
         training_flop_ratio=fields.number("training_flop_ratio", limit=1),
         training_moe_flop_ratio=fields.number("training_moe_flop_ratio", limit=1),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner.cost.decode import decode_step_terms, distinct_experts, engine_layout, engine_node, kv_heads_share
+from planner.cost.formats import uniform
 from planner.cost.prefill import prefill_s
 from planner.domain.hardware import CollectiveOp, NodeType, Precision
 from planner.domain.model import Model
@@ -26,7 +27,7 @@ def terms(
     one = np.ones(1)
     layout = engine_layout(one * tp, one * pp, one * ep, nodes)
     running, tokens = np.full((1, 1), batch), np.full((1, 1), context)
-    step = decode_step_terms(model, Precision.BF16, nodes, GPU_ONLY, layout, running, tokens)
+    step = decode_step_terms(model, uniform(Precision.BF16), nodes, GPU_ONLY, layout, running, tokens)
     return {name: float(seconds[0, 0]) for name, seconds in step.items()}
 
 
@@ -66,7 +67,7 @@ PREFILL_MS = [(2, 2048, 107.2), (2, 8192, 476.0), (4, 2048, 65.5), (4, 8192, 273
 def prompt_s(model: Model, tp: int, tokens: float, *, pp: int = 1, prompts: float = 1.0) -> float:
     one = np.ones(1)
     layout = engine_layout(one * tp, one * pp, one, node())
-    return float(prefill_s(model, Precision.BF16, node(), GPU_ONLY, layout, one * prompts, tokens)[0])
+    return float(prefill_s(model, uniform(Precision.BF16), node(), GPU_ONLY, layout, one * prompts, tokens)[0])
 
 
 def test_prefill_close_to_composed_kernel_tables() -> None:
@@ -162,12 +163,12 @@ def test_tp_across_nodes_pays_the_nic() -> None:
 
 
 def test_engine_all_reduce_is_quick_inside_switched_domains_only() -> None:
-    switched = engine_node(node()).gpu.collective(CollectiveOp.ALL_REDUCE)
+    switched = engine_node(node(), 0.65).gpu.collective(CollectiveOp.ALL_REDUCE)
     assert max(switched.alpha_s) < 5e-6
-    assert engine_node(node()).gpu.collective(CollectiveOp.ALL_GATHER).alpha_s[-1] == 15e-6
+    assert engine_node(node(), 0.65).gpu.collective(CollectiveOp.ALL_GATHER).alpha_s[-1] == 15e-6
     board = node()
     board = replace(board, gpu=replace(board.gpu, scale_up_kind="pcie"))
-    assert engine_node(board) is board
+    assert engine_node(board, 0.65) is board
 
 
 def test_expert_parallelism_waits_for_the_busiest_rank() -> None:
@@ -189,7 +190,7 @@ def test_row_equals_table_of_one_row() -> None:
     layout = engine_layout(tp, pp, ep, node())
     batch = np.full((1, 6), 77.0)
     context = np.full((1, 6), 3000.0)
-    table = sum(decode_step_terms(SPARSE, Precision.BF16, node(), GPU_ONLY, layout, batch, context).values())
+    table = sum(decode_step_terms(SPARSE, uniform(Precision.BF16), node(), GPU_ONLY, layout, batch, context).values())
     for i in range(6):
         alone = step_s(SPARSE, tp=int(tp[i]), pp=int(pp[i]), ep=int(ep[i]), batch=77.0, context=3000.0)
         assert np.asarray(table)[0, i] == pytest.approx(alone, rel=1e-12)
