@@ -129,7 +129,7 @@ def load_model(reference: str) -> Model:
     _check_name(reference, "model")
     found = _model_names().get(reference.strip().lower())
     if found is not None:
-        return _catalog_model(found)
+        return _catalog_model(found, None)
     if _looks_like_path(reference):
         return _model_from_path(Path(reference).expanduser())
     raise InvalidInputError(
@@ -137,6 +137,16 @@ def load_model(reference: str) -> Model:
         accepted="a name from 'rlplan models', or the path of a config.json",
         suggestion=nearest(reference, _model_names()),
     )
+
+
+def find_catalog_model(name: str, *, num_layers: int | None = None) -> Model | None:
+    """The catalog's model with this name, or None; never reads a file of the user.
+
+    `num_layers` gives the network cut to its first layers, as benchmarks of a few GPUs use it. Raises
+    InvalidInputError when the network has fewer.
+    """
+    found = _model_names().get(name.strip().lower())
+    return None if found is None else _catalog_model(found, num_layers)
 
 
 def list_gpus() -> tuple[GpuEntry, ...]:
@@ -305,13 +315,27 @@ def _model_names() -> Mapping[str, _ModelName]:
 
 
 @cache
-def _catalog_model(name: _ModelName) -> Model:
+def _catalog_model(name: _ModelName, num_layers: int | None) -> Model:
     file_name = f"{name.model_id}.json"
     fields = _model_file(file_name)
     section = fields.section("config")
     config = {key: section.value(key) for key in section.names()}
     config.update(name.overrides)
+    if num_layers is not None:
+        config.update(_first_layers(config, num_layers, name.model_id))
     return build_model(config, model_id=name.model_id, hf_repo=name.hf_repo, where=f"{_MODELS}/{file_name}")
+
+
+def _first_layers(config: Mapping[str, object], num_layers: int, model_id: str) -> dict[str, object]:
+    """The keys that change when only the first layers are kept: their number, lists and patterns of that length."""
+    whole = config["num_hidden_layers"]
+    if not isinstance(whole, int) or not 1 <= num_layers <= whole:
+        raise InvalidInputError(f"{num_layers} layers of {model_id}", accepted=f"1 to {whole}")
+    changed: dict[str, object] = {"num_hidden_layers": num_layers}
+    for key, value in config.items():
+        if isinstance(value, list | str) and len(value) == whole:
+            changed[key] = value[:num_layers]
+    return changed
 
 
 def _model_entry(model_id: str, names: list[str]) -> ModelEntry:

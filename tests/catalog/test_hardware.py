@@ -26,8 +26,8 @@ def _raw(name: str) -> dict[str, object]:
 
 
 def test_the_catalog_is_complete() -> None:
-    assert len(GPUS) == 40
-    assert len(NODES) == 61 + 40
+    assert len(GPUS) == 41
+    assert len(NODES) == 61 + 41
     listed = {f"gpu-{g}.yaml" for g in GPUS} | {f"node-{n}.yaml" for n in NODES}
     stored = {p.name for p in files("hardware_catalog").iterdir() if p.name.startswith(("gpu-", "node-"))}
     assert listed == stored
