@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: plan test check bench clean
+.PHONY: plan test test-frameworks check bench clean
 
 # The stamp is newer than pyproject.toml exactly when what is installed is current.
 $(VENV)/.installed: pyproject.toml
@@ -17,6 +17,10 @@ plan: $(VENV)/.installed
 
 test: check
 	$(BIN)/python -m pytest tests
+
+# Exports through verl's own configuration code; skips with a message where verl is not installed.
+test-frameworks: $(VENV)/.installed
+	$(BIN)/python -m tests.adapters.verl_check
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
