@@ -16,26 +16,18 @@ from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import TrainerTable
 from planner.domain.workload import TokenLoad
 from planner.files import catalog
-from planner.validation.records import Keys, Priced, Table, TableResult, Unpriced
-from planner.validation.train_rows import Backend, Row, TrainRow, UnpricedRow, read_row
+from planner.validation import read
+from planner.validation.records import Keys, Priced, Table, TableResult
+from planner.validation.train_rows import Backend, TrainRow, read_row
 
 _LEFT_OUT = frozenset(("reload", "switch"))
 """Terms of an RL iteration that a training benchmark does not have."""
 
 
-def price(rows: Sequence[Row]) -> TableResult:
+def price(rows: Sequence[read.Row]) -> TableResult:
     """Step times of all rows, in their order; those that state too little become `Unpriced`."""
-    ready: list[TrainRow] = []
-    unpriced: list[Unpriced] = []
-    for row in rows:
-        try:
-            ready.append(read_row(row))
-        except UnpricedRow as error:
-            unpriced.append(
-                Unpriced(
-                    table=Table.TRAIN, row=row["id"], quality=row["quality"], reason=error.reason, is_rule=error.is_rule
-                )
-            )
+    found, unpriced = read.collect(rows, Table.TRAIN, read_row)
+    ready = [row for _, row in found]
     terms = step_terms(ready, catalog.load_overheads())
     priced = tuple(_priced(row, values) for row, values in zip(ready, terms, strict=True))
     return TableResult(table=Table.TRAIN, priced=priced, unpriced=tuple(unpriced))
@@ -140,7 +132,7 @@ def keys(row: TrainRow) -> Keys:
            s.micro_batch_tokens, s.recompute.value)  # fmt: skip
     return Keys(
         model=row.model.id,
-        family=family(row.model.id),
+        family=read.model_family(row.model),
         gpu=row.row["gpu"],
         precision=row.row["precision"],
         framework=row.framework,
@@ -149,15 +141,3 @@ def keys(row: TrainRow) -> Keys:
         workload="/".join(map(str, work)),
         subset="moe" if row.model.is_moe else "dense",
     )
-
-
-_FAMILIES = ("deepseek", "kimi", "moonlight", "qwen3.5", "qwen3-next", "qwen3-30b", "qwen3-235b", "qwen3", "qwen2.5",
-             "llama-3", "llama-2", "gpt-oss", "nemotron-3", "nemotron-4", "mixtral", "gpt3", "megatron", "gpt-", "glm",
-             )  # fmt: skip
-
-
-def family(model_id: str) -> str:
-    """Model family, the unit of leave-one-family-out."""
-    return next((name.rstrip("-") for name in _FAMILIES if model_id.startswith(name)), model_id)
-
-

@@ -6,19 +6,15 @@ What a row does not state gets the default of its source, fixed in docs/validati
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
 from planner.domain.hardware import NodeType, Precision
-from planner.domain.model import LayerClass, Model
+from planner.domain.model import Model
 from planner.domain.strategy import ContextParallel, Offload, Recompute, Sharding, TrainerStrategy
-from planner.errors import InvalidInputError
-from planner.files import catalog
-from planner.files.architecture import build_model
-
-Row = Mapping[str, str]
+from planner.validation import read
+from planner.validation.read import Row, RowError
 
 
 class Backend(StrEnum):
@@ -27,15 +23,6 @@ class Backend(StrEnum):
     MEGATRON = "megatron"
     MEGATRON_WITHOUT_OVERLAP = "megatron without overlap"
     FSDP = "fsdp"
-
-
-class UnpricedRow(Exception):
-    """A row that states too little or describes what the cost model does not know; `is_rule`: excluded by a rule."""
-
-    def __init__(self, reason: str, *, is_rule: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.is_rule = is_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,64 +74,22 @@ _CARD_RELEASE = "26.08"
 _LORA_RANK = 16
 """Where a LoRA row does not state its rank (rank 8-32 is below 1 % of the work)."""
 
-_GPUS: Mapping[str, str] = {
-    "h100": "h100-sxm",
-    "h100-sxm": "h100-sxm",
-    "h100-96g-hbm2e-500w": "h100-sxm",
-    "h200": "h200-sxm",
-    "h800": "h800-sxm",
-    "h20": "h20-96g",
-    "h20-96g": "h20-96g",
-    "h20-141g": "h20-141g",
-    "a100-40g": "a100-sxm-40g",
-    "a100-80g": "a100-sxm-80g",
-    "a800-80g": "a800-sxm-80g",
-    "b200": "b200-sxm",
-    "b300": "b300-sxm",
-    "gb200": "gb200",
-    "gb300": "gb300",
-}
-_POWER_EXPONENT = 1.0 / 3.0
-"""Dynamic power grows as frequency times voltage squared, and voltage with frequency: clock ~ power ** (1/3)."""
-_H100_POWER_W = 700.0
-_LIMITED_POWER_W = 500.0
-_LIMITED_HBM_BYTES_PER_S = 2.4e12
-
-_ALIASES: Mapping[str, str] = {
-    "moonshotai/Kimi-K2-Base": "kimi-k2",
-    "Qwen/Qwen3-30B-A3B-Base": "qwen3-30b-a3b",
-    "Qwen/Qwen3-14B-FP8": "qwen3-14b",
-    "megatron-22B": "hidden 6144, ffn 24576, heads 64, layers 48",
-    "turing-530B": "hidden 20480, ffn 81920, heads 128, layers 105",
-    "GPT3-5B": "hidden 4096, heads 32, layers 24",
-    "Nemotron-8B": "hidden 4096, heads 32, layers 32, vocab 256000",
-    # llm-foundry scripts/train/yamls/pretrain/mpt-*.yaml
-    "MPT-125m": "hidden 768, heads 12, layers 12, vocab 50368",
-    "MPT-350m": "hidden 1024, heads 16, layers 24, vocab 50368",
-    "MPT-760m": "hidden 1536, heads 12, layers 24, vocab 50368",
-    "MPT-1b": "hidden 2048, heads 16, layers 24, vocab 50368",
-    "MPT-3b": "hidden 2560, heads 20, layers 32, vocab 50368",
-    "MPT-7b": "hidden 4096, heads 32, layers 32, vocab 50368",
-    "MPT-13b": "hidden 5120, heads 40, layers 40, vocab 50368",
-}
-_NAME_TEXT = re.compile(r"^(?P<name>[A-Za-z0-9./_-]+?)(?: \(\d\d\.\d\d\))?$")
-_SHAPE = re.compile(r"\b(hidden|heads|layers|ffn|vocab) (\d+)")
 _TRUNCATED = re.compile(r"truncated to (\d+) layers")
 
 
 def read_row(row: Row) -> TrainRow:
-    """The configuration of a row; UnpricedRow with the reason where it cannot be priced."""
+    """The configuration of a row; RowError with the reason where it cannot be priced."""
     framework, release, year = _software(row)
     model, note = _model(row)
     if "mtp counted" in row["flags"] or "mtp=on" in row["flags"]:
         model = with_mtp(model)
-    seq = _count(row, "seq_len")
-    gbs = _count(row, "gbs")
+    seq = read.required_degree(row, "seq_len")
+    gbs = read.required_degree(row, "gbs")
     precision, is_block_scaled = _precision(row)
     strategy = _strategy(row, framework, seq, gbs)
-    node = node_type(row["gpu"])
+    node, _ = read.find_node_of_size(read.required(row, "gpu"), row["system"], strategy.num_gpus)
     if not node.gpu.supports(precision):
-        raise UnpricedRow(f"no {precision.value} efficiencies of {node.gpu.id} in the catalog")
+        raise RowError(f"no {precision.value} efficiencies of {node.gpu.id} in the catalog")
     return TrainRow(
         row=row,
         model=model,
@@ -185,52 +130,11 @@ def _software(row: Row) -> tuple[str, str, float]:
 
 def _model(row: Row) -> tuple[Model, str]:
     """The model of a row, truncated where the row says so, and a remark on what was assumed."""
-    name, text = row["model"], row["params_note"]
-    found = _TRUNCATED.search(text)
-    try:
-        model = load_model(_ALIASES.get(name, name), text)
-    except InvalidInputError as error:
-        raise UnpricedRow(f"model {name!r} is not in the catalog and no shape is stated") from error
-    if found is not None:
-        return truncated(model, int(found[1])), f"first {found[1]} layers"
-    return model, ""
-
-
-@cache
-def load_model(name: str, text: str = "") -> Model:
-    """A catalog model, or a GPT-like one from 'hidden .., heads .., layers ..' in `name` or `text`."""
-    shape = {key: int(value) for key, value in _SHAPE.findall(f"{name} {text}")}
-    if not {"hidden", "heads", "layers"} <= shape.keys():
-        return catalog.load_model(name)
-    hidden = shape["hidden"]
-    config: dict[str, object] = {
-        "model_type": "gpt_megatron",
-        "hidden_size": hidden,
-        "intermediate_size": shape.get("ffn", 4 * hidden),
-        "num_hidden_layers": shape["layers"],
-        "num_attention_heads": shape["heads"],
-        "num_key_value_heads": shape["heads"],
-        "head_dim": hidden // shape["heads"],
-        "vocab_size": shape.get("vocab", 51200),
-        "tie_word_embeddings": True,
-        "attention_bias": True,
-        "max_position_embeddings": 2048,
-        "hidden_act": "gelu",
-    }
-    return build_model(config, model_id=f"gpt-{hidden}-{shape['layers']}", hf_repo="", where=text)
-
-
-def truncated(model: Model, num_layers: int) -> Model:
-    """The first layers of `model`; leading dense layers come first in the order of its classes."""
-    classes: list[LayerClass] = []
-    left = num_layers
-    ordered = sorted(model.layers, key=lambda x: x.mlp.is_moe)
-    for layer in ordered:
-        taken = min(left, layer.num_layers)
-        if taken:
-            classes.append(replace(layer, num_layers=taken))
-        left -= taken
-    return replace(model, id=f"{model.id}-{num_layers}-layers", layers=tuple(classes))
+    found = _TRUNCATED.search(row["params_note"])
+    layers = int(found[1]) if found is not None else None
+    seq = read.integer(row, "seq_len")
+    model = read.find_model(row["model"], num_layers=layers, stated_shape=row["params_note"], max_positions=seq or None)
+    return model, read.model_note(row["model"])
 
 
 @cache
@@ -243,26 +147,6 @@ def with_mtp(model: Model) -> Model:
     return replace(model, id=f"{model.id}-mtp", layers=(*model.layers, module))
 
 
-@cache
-def node_type(gpu: str) -> NodeType:
-    """The node that a GPU code of the tables means; UnpricedRow for an unknown or empty one."""
-    if gpu not in _GPUS:
-        raise UnpricedRow(f"GPU type {gpu!r} is not stated or not in the catalog")
-    node = catalog.generic_node(_GPUS[gpu])
-    if gpu != "h100-96g-hbm2e-500w":
-        return node
-    clock = (_LIMITED_POWER_W / _H100_POWER_W) ** _POWER_EXPONENT
-    limited = replace(
-        node.gpu,
-        id=gpu,
-        name="H100 96GB HBM2e, 500 W",
-        memory_bytes=96e9,
-        hbm_bytes_per_s=_LIMITED_HBM_BYTES_PER_S,
-        peak_flop_per_s=tuple((p, rate * clock) for p, rate in node.gpu.peak_flop_per_s),
-    )
-    return replace(node, id=gpu, gpu=limited)
-
-
 def _precision(row: Row) -> tuple[Precision, bool]:
     text = row["precision"]
     if text in ("bf16", "fp16"):
@@ -273,7 +157,7 @@ def _precision(row: Row) -> tuple[Precision, bool]:
         return Precision.FP8, True
     if text in ("nvfp4", "fp4"):
         return Precision.FP4, True
-    raise UnpricedRow(f"precision {text!r} is not known")
+    raise RowError(f"precision {text!r} is not known")
 
 
 def _backend(row: Row, framework: str) -> Backend:
@@ -285,33 +169,33 @@ def _backend(row: Row, framework: str) -> Backend:
 
 
 def _strategy(row: Row, framework: str, seq: int, gbs: int) -> TrainerStrategy:
-    num_gpus = _count(row, "n_gpus")
+    num_gpus = read.required_degree(row, "n_gpus")
     is_fsdp = framework in _FSDP_FRAMEWORKS
     for key in ("tp", "pp"):
         if not row[key] and not is_fsdp:
-            raise UnpricedRow(f"{key} is not stated")
-    tp, pp, cp = _count(row, "tp", 1), _count(row, "pp", 1), _count(row, "cp", 1)
+            raise RowError(f"{key} is not stated")
+    tp, pp, cp = read.degree(row, "tp", 1), read.degree(row, "pp", 1), read.degree(row, "cp", 1)
     if num_gpus % (tp * pp * cp):
-        raise UnpricedRow(f"tp x pp x cp = {tp * pp * cp} does not divide {num_gpus} GPUs")
+        raise RowError(f"tp x pp x cp = {tp * pp * cp} does not divide {num_gpus} GPUs")
     dp = num_gpus // (tp * pp * cp)
-    stated_dp = _count(row, "dp", dp)
+    stated_dp = read.degree(row, "dp", dp)
     if stated_dp != dp:
-        raise UnpricedRow(f"printed degrees give dp {dp}, the row says {stated_dp}")
+        raise RowError(f"printed degrees give dp {dp}, the row says {stated_dp}")
     if dp > gbs:
-        raise UnpricedRow(f"{gbs} sequences for {dp} data-parallel ranks")
-    micro = _count(row, "mbs", 1)
+        raise RowError(f"{gbs} sequences for {dp} data-parallel ranks")
+    micro = read.degree(row, "mbs", 1)
     if row["tokens_per_s_per_gpu"] and micro * dp > gbs:
-        raise UnpricedRow(f"micro-batch {micro} x dp {dp} exceeds the global batch {gbs}")
+        raise RowError(f"micro-batch {micro} x dp {dp} exceeds the global batch {gbs}")
     sharding, ranks = _sharding(row, framework, dp * cp)
     return TrainerStrategy(
         num_gpus=num_gpus,
         tp=tp,
         pp=pp,
-        vpp=_count(row, "vpp", 1),
+        vpp=read.degree(row, "vpp", 1),
         cp=cp,
         context_parallel=ContextParallel.RING,
-        ep=_count(row, "ep", 1),
-        etp=_count(row, "etp", 1),
+        ep=read.degree(row, "ep", 1),
+        etp=read.degree(row, "etp", 1),
         sharding=sharding,
         shard_ranks=ranks,
         micro_batch_tokens=micro * seq,
@@ -324,7 +208,7 @@ def _strategy(row: Row, framework: str, seq: int, gbs: int) -> TrainerStrategy:
 def _sharding(row: Row, framework: str, ranks: int) -> tuple[Sharding, int]:
     if "no distributed optimizer" in row["flags"]:
         return Sharding.DDP, ranks
-    width = _count(row, "fsdp", 0) if row["fsdp"] not in ("", "0") else 0
+    width = read.integer(row, "fsdp") or 0
     if "SHARD_GRAD_OP" in row["flags"]:
         return Sharding.ZERO2, ranks
     if framework in _FSDP_FRAMEWORKS or width or "zero3" in row["flags"]:
@@ -359,13 +243,4 @@ def _measured_s(row: Row, gbs: int, seq: int, num_gpus: int) -> float:
         return gbs * seq / (float(row["tokens_per_s_per_gpu"]) * num_gpus)
     if row["step_time_s"]:
         return float(row["step_time_s"])
-    raise UnpricedRow("only FLOP/s stated, under a FLOP convention that the source does not define")
-
-
-def _count(row: Row, key: str, default: int | None = None) -> int:
-    text = row[key]
-    if text.isdigit() and (int(text) > 0 or default == 0):
-        return int(text)
-    if text == "" and default is not None:
-        return default
-    raise UnpricedRow(f"{key} is not stated" if text == "" else f"{key} is {text!r}")
+    raise RowError("only FLOP/s stated, under a FLOP convention that the source does not define")
