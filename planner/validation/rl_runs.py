@@ -1,0 +1,467 @@
+"""From a row of rl.csv to a run that can be priced: workload, placed strategies and mode.
+
+What a source does not state gets a default per source, each named here and in docs/validation-protocol.md; a row
+without a fact that has no such default raises `UnpriceableError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from planner.assembly import PlacedStrategy
+from planner.domain.algorithm import Algorithm, find_algorithm
+from planner.domain.hardware import NodeType, Pool, Precision
+from planner.domain.lengths import LengthLaw
+from planner.domain.model import Model
+from planner.domain.plan import DeviceGroup
+from planner.domain.stages import WorkerName, build_graph
+from planner.domain.strategy import (
+    ContextParallel,
+    EngineIdle,
+    Offload,
+    Recompute,
+    RolloutStrategy,
+    Sharding,
+    Strategy,
+    TrainerStrategy,
+)
+from planner.domain.workload import Reward, RewardKind, Workload
+from planner.errors import InvalidInputError
+from planner.files.catalog import generic_node, load_model
+
+Row = Mapping[str, str]
+
+NEMO_RL, VERL, RLINF, SKYRL = "NeMo-RL", "verl", "RLinf", "SkyRL"
+
+LENGTH_CV = 0.6
+"""No source publishes a length distribution: the planner's own default."""
+PROMPT_TOKENS = 115.0
+"""Mean prompt of OpenMathInstruct-2 (100 - 130)."""
+DAPO_PROMPT_TOKENS = 165.0
+"""Mean prompt of DAPO-math (155 - 175)."""
+MAX_NUM_SEQS = 1024
+"""Default of vLLM's offline engine on 80 GB GPUs, and of verl's rollouts."""
+ENGINE_FRACTIONS = ((NEMO_RL, 0.6), (VERL, 0.5), (RLINF, 0.5), (SKYRL, 0.5))
+MEMORY_MARGIN_RATIO = 0.05
+_UNSTATED_GPU = ((NEMO_RL, "h100-sxm"), (RLINF, "h100-sxm"))
+"""GPU where a row names none but its source publishes on one type only."""
+_GPU_NAMES = (("a800-80g", "a800-sxm-80g"), ("ascend-npu", ""), ("h100", "h100-sxm"), ("h20", "h20-96g"))
+_MFU_PEAK_FLOP_PER_S = (("h100", 989e12), ("h100-sxm", 989e12), ("h800", 989e12), ("h20", 148e12))
+"""Peaks by which verl divides when it prints MFU."""
+_KL_COEFFICIENT = 0.001
+_SKIPPED_OLD_LOGPROB = ("force_on_policy_ratio=1", "old_log_prob taken from rollout")
+_V03_RECIPES = (
+    ("meta-llama/Llama-3.1-8B-Instruct", "megatron", 1, 2, 1),
+    ("meta-llama/Llama-3.1-8B-Instruct", "dtensor", 1, 1, 1),
+    ("meta-llama/Llama-3.1-70B", "megatron", 4, 4, 4),
+    ("meta-llama/Llama-3.1-70B", "dtensor", 8, 1, 4),
+)
+"""(model, back end, train tp, train pp, rollout tp) of the recipes that the v0.3 table was published with."""
+
+
+class UnpriceableError(Exception):
+    """A row lacks a fact without which there is no prediction; `is_rule` when a fixed rule excludes it."""
+
+    def __init__(self, reason: str, *, is_rule: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_rule = is_rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One published run, ready to be priced."""
+
+    workload: Workload
+    placed: tuple[PlacedStrategy, ...]
+    staleness: float
+    is_asynchronous: bool
+    is_streaming: bool
+    """Rollout batches overlap, so that the tail of one is filled by the next."""
+    num_generation_rounds: int
+    """Whole rollouts per step: dynamic sampling repeats them until enough groups carry signal."""
+    is_eager: bool
+    """The engine runs without CUDA graphs."""
+    num_draft_tokens: int
+    """Tokens drafted per decode step by multi-token-prediction layers; 0 without speculative decoding."""
+
+
+# Cells -----------------------------------------------------------------------------------------------------------
+
+
+def number(row: Row, column: str) -> float | None:
+    """The cell as a number, None where it is empty or not one (`yes`, a model name)."""
+    try:
+        return float(row[column])
+    except ValueError:
+        return None
+
+
+def integer(row: Row, column: str, default: int) -> int:
+    value = number(row, column)
+    return default if value is None else round(value)
+
+
+def _need(row: Row, column: str, what: str) -> float:
+    value = number(row, column)
+    if value is None:
+        raise UnpriceableError(f"{what} not published", is_rule=True)
+    return value
+
+
+# Facts -----------------------------------------------------------------------------------------------------------
+
+
+def row_model(name: str, *, what: str = "model") -> Model:
+    try:
+        return load_model(name)
+    except InvalidInputError as error:
+        raise UnpriceableError(f"{what} {name!r} is not in the catalog") from error
+
+
+def row_gpu(row: Row) -> str:
+    """GPU code of the catalog."""
+    code = row["gpu"] or dict(_UNSTATED_GPU).get(row["framework"], "")
+    if not code and row["id"].startswith("rlinf"):
+        code = "h100-sxm"  # the page names one GPU type
+    code = dict(_GPU_NAMES).get(code, code)
+    if not code:
+        raise UnpriceableError("GPU type not published", is_rule=True)
+    return code
+
+
+def row_node(row: Row) -> NodeType:
+    code = row_gpu(row)
+    try:
+        node = generic_node(code)
+    except InvalidInputError as error:
+        raise UnpriceableError(f"GPU {code!r} is not in the catalog") from error
+    num_gpus = round(_need(row, "n_gpus", "number of GPUs"))
+    return node.with_gpus(num_gpus) if num_gpus < node.gpus_per_node else node
+
+
+def row_algorithm(row: Row) -> Algorithm:
+    """GPG is GRPO without KL term; other names that the planner does not know cannot be priced."""
+    name = "dr-grpo" if row["algorithm"] == "gpg" else row["algorithm"]
+    algorithm = find_algorithm(name)
+    if algorithm is None:
+        raise UnpriceableError(f"algorithm {row['algorithm']!r} is not modelled", is_rule=True)
+    return algorithm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    num_prompts: int
+    group_size: int
+    num_steps: int
+    oversampling_ratio: float
+
+
+def _batch(row: Row) -> _Batch:
+    """Prompts that are trained on, and how many times more are generated."""
+    is_v03 = row["framework"] == NEMO_RL and row["fw_version"] == "0.3"
+    prompts = integer(row, "prompts_per_step", 64 if is_v03 else 0)
+    group = integer(row, "gens_per_prompt", 32 if is_v03 else 0)
+    train_gbs = number(row, "train_gbs") or (512.0 if is_v03 else None)
+    if not prompts or not group:
+        raise UnpriceableError("batch size not published", is_rule=True)
+    generated = prompts * group
+    steps = integer(row, "n_optim_steps", max(1, round(generated / train_gbs)) if train_gbs else 1)
+    trained = min(generated, round(train_gbs * steps)) if train_gbs else generated
+    if row["algorithm"] == "ppo" and train_gbs and train_gbs * steps > generated:
+        trained = generated
+    kept = max(1, trained // group)
+    return _Batch(
+        num_prompts=kept, group_size=group, num_steps=steps, oversampling_ratio=prompts / kept
+    )
+
+
+def _prompt_tokens(row: Row) -> float:
+    if row["avg_prompt_len_src"] == "logged":
+        return _need(row, "avg_prompt_len", "prompt length")
+    return PROMPT_TOKENS if row["framework"] == NEMO_RL else DAPO_PROMPT_TOKENS
+
+
+def workload_key(row: Row) -> tuple[str, ...]:
+    """Rows with an equal key train on the same prompts with the same limits."""
+    lengths = (row["max_seq_len"], row["max_prompt_len"], row["max_response_len"])
+    source = row["id"].rsplit("-", 1)[0]
+    return (source, row["model"], row["algorithm"], *lengths, row["prompts_per_step"], row["gens_per_prompt"])
+
+
+def implied_lengths(rows: Sequence[Row]) -> dict[tuple[str, ...], float]:
+    """Mean response tokens by workload where no length is published but the amount of work is.
+
+    tokens/s/GPU x step time x GPUs is the number of tokens; so is MFU x training time x GPUs x peak / (6 x active
+    parameters), which is how verl defines the MFU that it prints. The median over the rows of a workload.
+    """
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        tokens = _counted_tokens(row)
+        samples = integer(row, "gen_batch", 0)
+        if row["avg_gen_len"] or tokens is None or not samples:
+            continue
+        length = tokens / samples - _prompt_tokens(row)
+        if length > 0:
+            found.setdefault(workload_key(row), []).append(length)
+    return {key: median(values) for key, values in found.items()}
+
+
+def _counted_tokens(row: Row) -> float | None:
+    num_gpus, step = number(row, "n_gpus"), number(row, "step_time_s")
+    rate = number(row, "tokens_per_s_per_gpu")
+    if rate and step and num_gpus:
+        return rate * step * num_gpus
+    mfu, train = number(row, "train_mfu"), number(row, "train_s")
+    peak = dict(_MFU_PEAK_FLOP_PER_S).get(row["gpu"])
+    if not (row["framework"] == VERL and mfu and train and num_gpus and peak):
+        return None
+    try:
+        model = load_model(row["model"])
+    except InvalidInputError:
+        return None
+    return mfu * train * num_gpus * peak / (6.0 * model.num_active_params)
+
+
+def _lengths(row: Row, implied: Mapping[tuple[str, ...], float]) -> tuple[float, int, LengthLaw]:
+    """(mean prompt, longest prompt, response law)."""
+    prompt = _prompt_tokens(row)
+    mean = number(row, "avg_gen_len") or implied.get(workload_key(row))
+    if mean is None:
+        raise UnpriceableError("response length not published", is_rule=True)
+    is_v03 = row["framework"] == NEMO_RL and row["fw_version"] == "0.3"
+    whole = integer(row, "max_seq_len", 4096 if is_v03 else 0)
+    longest_prompt = integer(row, "max_prompt_len", math.ceil(prompt))
+    longest = integer(row, "max_response_len", whole - math.ceil(prompt))
+    if longest <= 0:
+        raise UnpriceableError("longest response not published", is_rule=True)
+    if mean > longest:
+        raise UnpriceableError(f"mean response {mean:g} above its limit {longest}", is_rule=True)
+    return prompt, longest_prompt, LengthLaw(mean_tokens=mean, cv=LENGTH_CV, max_tokens=longest)
+
+
+def _has_reference(row: Row) -> bool:
+    if row["ref_model"]:
+        return row["ref_model"] == "1"
+    return bool(row["ref_logprob_s"]) or row["algorithm"] in ("grpo", "ppo")
+
+
+def _critic(row: Row, algorithm: Algorithm, actor: Model) -> Model | None:
+    if not algorithm.has_critic:
+        return None
+    return actor if row["critic"] in ("", "yes") else row_model(row["critic"], what="critic")
+
+
+def row_precision(text: str) -> Precision:
+    return Precision.FP8 if text == "fp8" else Precision.BF16
+
+
+def _workload(row: Row, implied: Mapping[tuple[str, ...], float]) -> Workload:
+    algorithm, batch = row_algorithm(row), _batch(row)
+    actor = row_model(row["model"])
+    prompt, longest_prompt, law = _lengths(row, implied)
+    skips_old = any(text in row["note"] for text in _SKIPPED_OLD_LOGPROB)
+    return Workload(
+        algorithm=Algorithm(
+            name=algorithm.name,
+            title=algorithm.title,
+            has_critic=algorithm.has_critic,
+            default_kl_coefficient=algorithm.default_kl_coefficient,
+            default_group_size=algorithm.default_group_size,
+            oversampling_ratio=batch.oversampling_ratio,
+        ),
+        actor=actor,
+        critic=_critic(row, algorithm, actor),
+        reward=Reward(kind=RewardKind.RULE),
+        num_prompts=batch.num_prompts,
+        group_size=batch.group_size,
+        prompt_mean_tokens=prompt,
+        prompt_max_tokens=longest_prompt,
+        response=law,
+        num_optimizer_steps=batch.num_steps,
+        num_epochs=1,
+        kl_coefficient=_KL_COEFFICIENT if _has_reference(row) else 0.0,
+        needs_old_logprob=not skips_old,
+        train_precision=row_precision(row["train_precision"]),
+        rollout_precision=row_precision(row["gen_precision"]),
+        lora_rank=None,
+        memory_margin_ratio=MEMORY_MARGIN_RATIO,
+    )
+
+
+# Strategies ------------------------------------------------------------------------------------------------------
+
+
+def _is_fsdp(row: Row) -> bool:
+    return row["train_backend"] in ("fsdp", "fsdp2", "dtensor")
+
+
+def _v03(row: Row) -> tuple[int, int, int] | None:
+    for model, backend, tp, pp, rollout_tp in _V03_RECIPES:
+        if row["fw_version"] == "0.3" and row["model"] == model and row["train_backend"] == backend:
+            return tp, pp, rollout_tp
+    return None
+
+
+def _recompute(row: Row) -> Recompute:
+    """Empty: FSDP recipes set gradient checkpointing; Megatron's own default is none."""
+    text = row["recompute"]
+    if text == "none":
+        return Recompute.NONE
+    if text == "selective":
+        return Recompute.SELECTIVE
+    if text:
+        return Recompute.FULL
+    return Recompute.FULL if _is_fsdp(row) else Recompute.NONE
+
+
+def _offload(row: Row, *, is_colocated: bool) -> Offload:
+    """Empty: frameworks move trainer states to host RAM while an engine on the same GPUs generates."""
+    if not is_colocated or row["offload"] in ("none", "ref param"):
+        return Offload.NONE
+    return Offload.STATE_SWAP
+
+
+def _budget(row: Row, column: str, batch_column: str, sequence_ranks: int, workload: Workload) -> int:
+    """Tokens per micro-batch of one data-parallel rank.
+
+    verl's budgets are per GPU of a context-parallel group. Without a budget: sequences per micro-batch times their
+    mean length; without either, one longest sequence.
+    """
+    budget = integer(row, column, 0)
+    if budget:
+        return budget * (sequence_ranks if row["framework"] == VERL else 1)
+    sequences = integer(row, batch_column, 0)
+    if sequences:
+        return max(1, round(sequences * workload.mean_tokens))
+    return workload.max_tokens
+
+
+def _trainer(row: Row, num_gpus: int, workload: Workload, *, is_colocated: bool) -> TrainerStrategy:
+    defaults = _v03(row) or (1, 1, 1)
+    is_fsdp = _is_fsdp(row)
+    ulysses = integer(row, "ulysses_sp", 1)
+    tp = integer(row, "train_tp", defaults[0])
+    pp = integer(row, "train_pp", defaults[1])
+    cp = ulysses if is_fsdp and ulysses > 1 else integer(row, "train_cp", 1)
+    if not is_fsdp and not row["train_tp"] and _v03(row) is None:
+        raise UnpriceableError("training parallelism not published", is_rule=True)
+    ep = integer(row, "train_ep", 1)
+    etp = integer(row, "train_etp", 1)
+    if num_gpus % (tp * pp * cp) or num_gpus % (ep * etp * pp):
+        raise UnpriceableError(f"tp {tp} pp {pp} cp {cp} ep {ep} do not divide {num_gpus} GPUs", is_rule=True)
+    return TrainerStrategy(
+        num_gpus=num_gpus,
+        tp=tp,
+        pp=pp,
+        vpp=integer(row, "train_vpp", 1),
+        cp=cp,
+        context_parallel=ContextParallel.ULYSSES if ulysses > 1 else ContextParallel.RING,
+        ep=ep,
+        etp=etp,
+        sharding=Sharding.ZERO3 if is_fsdp else Sharding.ZERO1,
+        shard_ranks=num_gpus // (tp * pp),
+        micro_batch_tokens=_budget(row, "token_budget_train", "mbs", cp, workload),
+        inference_tokens=_budget(row, "token_budget_logprob", "logprob_mbs", cp, workload),
+        recompute=_recompute(row),
+        offload=_offload(row, is_colocated=is_colocated),
+    )
+
+
+def _engine(row: Row, num_gpus: int, *, is_colocated: bool) -> RolloutStrategy:
+    defaults = _v03(row)
+    tp = integer(row, "gen_tp", defaults[2] if defaults else 0)
+    if not tp:
+        raise UnpriceableError("rollout parallelism not published", is_rule=True)
+    pp = integer(row, "gen_pp", 1)
+    if num_gpus % (tp * pp):
+        raise UnpriceableError(f"rollout tp {tp} pp {pp} does not divide {num_gpus} GPUs", is_rule=True)
+    fraction = number(row, "gen_mem_util") or dict(ENGINE_FRACTIONS).get(row["framework"], 0.5)
+    return RolloutStrategy(
+        num_gpus=num_gpus,
+        tp=tp,
+        pp=pp,
+        ep=1,
+        engine_fraction=fraction,
+        max_num_seqs=MAX_NUM_SEQS,
+        idle=EngineIdle.SLEEP if is_colocated else EngineIdle.RESIDENT,
+    )
+
+
+def _group(name: str, pool: Pool, first: int, count: int) -> DeviceGroup:
+    per_node = pool.node.gpus_per_node
+    return DeviceGroup(
+        id=name,
+        pool=pool.name,
+        gpu=pool.node.gpu.id,
+        first_gpu=first,
+        num_gpus=count,
+        num_nodes=(first + count - 1) // per_node - first // per_node + 1,
+    )
+
+
+def _place(row: Row, workload: Workload, *, is_colocated: bool) -> tuple[PlacedStrategy, ...]:
+    total = round(_need(row, "n_gpus", "number of GPUs"))
+    train = integer(row, "n_gpus_train", total)
+    rollout = integer(row, "n_gpus_gen", total)
+    node = row_node(row)
+    used = max(train, rollout) if is_colocated else train + rollout
+    pool = Pool(name="pool", node=node, num_nodes=-(-used // node.gpus_per_node), usd_per_gpu_hour=None)
+    trainer_group = _group("train", pool, 0, train)
+    engine_group = trainer_group if is_colocated else _group("rollout", pool, train, rollout)
+    trainer = _trainer(row, train, workload, is_colocated=is_colocated)
+    # The reference holds weights only, in the trainer's layout, and waits in host RAM.
+    reference = _swapped(trainer)
+    engine = _engine(row, rollout, is_colocated=is_colocated)
+    choices: dict[WorkerName, tuple[DeviceGroup, Strategy]] = {
+        WorkerName.ROLLOUT_ENGINE: (engine_group, engine),
+        WorkerName.ACTOR_TRAINER: (trainer_group, trainer),
+        WorkerName.CRITIC_TRAINER: (trainer_group, trainer),
+        WorkerName.REFERENCE: (trainer_group, reference),
+    }
+    return tuple(
+        PlacedStrategy(worker=worker, pool=pool, group=choices[worker.name][0], strategy=choices[worker.name][1])
+        for worker in build_graph(workload).workers
+    )
+
+
+def _swapped(trainer: TrainerStrategy) -> TrainerStrategy:
+    from dataclasses import replace
+
+    return replace(trainer, offload=Offload.STATE_SWAP, recompute=Recompute.NONE, vpp=1)
+
+
+# Mode ------------------------------------------------------------------------------------------------------------
+
+
+def _generation_rounds(row: Row) -> int:
+    """Dynamic sampling: total generation over the last round alone, where both are published."""
+    whole, last = number(row, "gen_s"), number(row, "gen_only_s")
+    if row["algorithm"] != "dapo" or not whole or not last:
+        return 1
+    return max(1, round(whole / last))
+
+
+def read_run(row: Row, implied: Mapping[tuple[str, ...], float]) -> Run:
+    """The run behind a row; raises UnpriceableError with what is missing."""
+    if row["algorithm"] == "weight-sync-only":
+        raise UnpriceableError("only the weight sync was measured, parallel sizes not published", is_rule=True)
+    lag = number(row, "async_lag")
+    if lag is None:
+        raise UnpriceableError("synchronous or asynchronous, and by how much, is not published", is_rule=True)
+    is_colocated = row["colocated"] != "0"
+    workload = _workload(row, implied)
+    draft = row["gen_spec_decode"]
+    return Run(
+        workload=workload,
+        placed=_place(row, workload, is_colocated=is_colocated),
+        staleness=lag,
+        is_asynchronous=lag > 0,
+        is_streaming=lag > 1 or (row["framework"] == VERL and lag < 1),
+        num_generation_rounds=_generation_rounds(row),
+        is_eager=row["gen_enforce_eager"] == "1",
+        num_draft_tokens=int(draft.rsplit(":", 1)[1]) if ":" in draft else 0,
+    )
