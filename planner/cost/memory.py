@@ -8,9 +8,11 @@ micro-batches in flight, the last holds the logits, so the peak is the larger of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from planner.cost.activations import STANDARD, Recipe, Saved, standard_saved
 from planner.cost.layout import Layout
 from planner.cost.offload import OffloadFlags
 from planner.domain.overheads import Overheads
@@ -29,19 +31,40 @@ def _by_sharding(**values: float) -> FloatArray:
 
 
 # Bytes per parameter of the rank's model shard: whole + divided / shard ranks.
-_WEIGHT_WHOLE = _by_sharding(ddp=2.0, zero1=2.0, zero2=2.0)
-_WEIGHT_DIVIDED = _by_sharding(zero3=4.0)
-_GRADIENT_WHOLE = _by_sharding(ddp=4.0, zero1=4.0)
-_GRADIENT_DIVIDED = _by_sharding(zero2=2.0, zero3=4.0)
-_OPTIMIZER_WHOLE = _by_sharding(ddp=12.0)
-_OPTIMIZER_DIVIDED = _by_sharding(zero1=12.0, zero2=12.0, zero3=8.0)
 _FROZEN_WHOLE = _by_sharding(ddp=2.0, zero1=2.0, zero2=2.0)
 _FROZEN_DIVIDED = _by_sharding(zero3=2.0)
-# FP8 copies of weights and of their transposes beside the 16-bit weights.
-_FP8_CACHE_WHOLE = _by_sharding(ddp=2.0, zero1=2.0, zero2=2.0)
-_FP8_CACHE_DIVIDED = _by_sharding(zero3=2.0)
 _IS_ZERO3 = _by_sharding(zero3=1.0)
 _IS_FUSED_WGRAD = _by_sharding(ddp=1.0, zero1=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StateBytes:
+    """Columns over SHARDINGS, in bytes per parameter, for one recipe."""
+
+    weight_whole: FloatArray
+    weight_divided: FloatArray
+    gradient_whole: FloatArray
+    gradient_divided: FloatArray
+    optimizer_whole: FloatArray
+    optimizer_divided: FloatArray
+    fp8_whole: FloatArray
+    fp8_divided: FloatArray
+
+
+@lru_cache(maxsize=64)
+def _state_bytes(recipe: Recipe) -> _StateBytes:
+    """With ZeRO-3 the sharded fp32 parameters are the master weights, so they leave the optimizer's share."""
+    weight, gradient, optimizer = recipe.weight_bytes, recipe.gradient_bytes, recipe.optimizer_bytes
+    return _StateBytes(
+        weight_whole=_by_sharding(ddp=weight, zero1=weight, zero2=weight),
+        weight_divided=_by_sharding(zero3=recipe.sharded_weight_bytes),
+        gradient_whole=_by_sharding(ddp=gradient, zero1=gradient),
+        gradient_divided=_by_sharding(zero2=min(gradient, 2.0), zero3=gradient),
+        optimizer_whole=_by_sharding(ddp=optimizer),
+        optimizer_divided=_by_sharding(zero1=optimizer, zero2=optimizer, zero3=recipe.sharded_optimizer_bytes),
+        fp8_whole=_by_sharding(ddp=recipe.fp8_bytes, zero1=recipe.fp8_bytes, zero2=recipe.fp8_bytes),
+        fp8_divided=_by_sharding(zero3=recipe.fp8_bytes),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +103,12 @@ def frozen_states(at: Layout, *, is_fp8: bool) -> States:
     )
 
 
-def training_states(at: Layout, flags: OffloadFlags, *, lora_rank: int | None, is_fp8: bool) -> States:
+def training_states(
+    at: Layout, flags: OffloadFlags, *, lora_rank: int | None, is_fp8: bool, recipe: Recipe = STANDARD
+) -> States:
     """Weights, gradients and Adam states (ZeRO, arXiv 1910.02054; Megatron keeps fp32 gradients).
 
-    With ZeRO-3 the sharded fp32 parameters are the master weights. With LoRA the base is frozen and only
-    adapters train.
+    With LoRA the base is frozen and only adapters train.
     """
     if lora_rank is not None:
         base = frozen_states(at, is_fp8=is_fp8)
@@ -98,13 +122,14 @@ def training_states(at: Layout, flags: OffloadFlags, *, lora_rank: int | None, i
             shard_params=adapters,
         )
     shard_params = at.dense_params * at.per_shard + at.expert_params * at.per_expert_shard
-    weights = _bytes(at, _WEIGHT_WHOLE, _WEIGHT_DIVIDED)
+    per_param = _state_bytes(recipe)
+    weights = _bytes(at, per_param.weight_whole, per_param.weight_divided)
     if is_fp8:
-        weights += _bytes(at, _FP8_CACHE_WHOLE, _FP8_CACHE_DIVIDED)
-    optimizer = _bytes(at, _OPTIMIZER_WHOLE, _OPTIMIZER_DIVIDED)
+        weights += _bytes(at, per_param.fp8_whole, per_param.fp8_divided)
+    optimizer = _bytes(at, per_param.optimizer_whole, per_param.optimizer_divided)
     return States(
         weights=weights,
-        gradients=_bytes(at, _GRADIENT_WHOLE, _GRADIENT_DIVIDED),
+        gradients=_bytes(at, per_param.gradient_whole, per_param.gradient_divided),
         optimizer=optimizer * (1.0 - flags.cpu_optimizer),
         optimizer_host=12.0 * shard_params * flags.cpu_optimizer,
         shard_params=shard_params,
@@ -142,37 +167,53 @@ def in_flight(table: TrainerTable, num_micro_batches: FloatArray) -> tuple[Float
 
 
 def training_transient(
-    at: Layout, table: TrainerTable, num_micro_batches: FloatArray, overheads: Overheads, *, is_lora: bool
+    at: Layout,
+    table: TrainerTable,
+    num_micro_batches: FloatArray,
+    overheads: Overheads,
+    *,
+    is_lora: bool,
+    recipe: Recipe = STANDARD,
+    saved: Saved | None = None,
 ) -> Transient:
-    """Peak of forward and backward: activations in flight, logits on the last rank, gathered FSDP units."""
+    """Peak of forward and backward: activations in flight, logits on the last rank, gathered FSDP units.
+
+    `saved` are the bytes that the recipe keeps per token; None: those of `STANDARD`.
+    """
     totals = at.totals
-    tokens = table.micro_batch_tokens * at.per_cp * at.per_tp
+    kept = saved or standard_saved(totals)
+    rank_tokens = table.micro_batch_tokens * at.per_cp
+    tokens = rank_tokens * at.per_tp
     is_full = at.recompute == RECOMPUTES.index(Recompute.FULL)
-    per_token = np.array(
-        [
-            2.0 * totals.saved_elements,
-            2.0 * totals.saved_selective_elements,
-            2.0 * totals.hidden_size * totals.num_layers,
-        ]
-    ).take(at.recompute)
-    one = tokens * (per_token * at.depth_ratio)
+    one = tokens * (
+        np.array([kept.all_sharded, kept.selective_sharded, kept.inputs_sharded]).take(at.recompute) * at.depth_ratio
+    )
+    recomputes = at.recompute != RECOMPUTES.index(Recompute.NONE) if recipe.keeps_live_layer else is_full
+    live = tokens * (kept.live_sharded * recomputes)
+    if not recipe.is_sequence_parallel:
+        whole = np.array([kept.all_whole, kept.selective_whole, kept.inputs_whole]).take(at.recompute)
+        one += rank_tokens * (whole * at.depth_ratio)
+        live += rank_tokens * (kept.live_whole * recomputes)
     routed_extra = _etp_copies(at, table)
     if routed_extra is not None:
         one += tokens * routed_extra * (at.depth_ratio * ~is_full)
-    live = tokens * (2.0 * totals.live_elements * is_full)
     first_share, last_share = in_flight(table, num_micro_batches)
     first, last = one * first_share + live, one * last_share + live
     head_tokens = tokens * float(totals.has_head)
-    logits = head_tokens * (totals.vocab_size * overheads.logits_bytes_per_element)
+    per_logit = overheads.logits_bytes_per_element if recipe.logits_bytes is None else recipe.logits_bytes
+    logits = head_tokens * (totals.vocab_size * per_logit)
     # final norm: input and output
     last += head_tokens * (4.0 * totals.hidden_size)
-    fused = _IS_FUSED_WGRAD.take(at.sharding) * at.per_tp * (0.0 if is_lora else 2.0)
+    has_wgrad = recipe.has_wgrad_buffer and not is_lora
+    fused = _IS_FUSED_WGRAD.take(at.sharding) * at.per_tp * (2.0 * has_wgrad)
     last_wgrad = fused * (totals.widest_layer_params + totals.table_params * totals.has_head)
     is_last = last + logits + last_wgrad >= first + fused * totals.widest_layer_params
+    if recipe.only_last_rank:
+        is_last = np.ones_like(is_last)
     return Transient(
         activations=np.where(is_last, last, first),
         logits=logits * is_last,
-        unsharded=_unsharded(at, 0.0 if is_lora else REDUCE_BYTES),
+        unsharded=_unsharded(at, 0.0 if is_lora else recipe.gradient_bytes),
         wgrad_buffer=np.where(is_last, last_wgrad, fused * totals.widest_layer_params),
     )
 
