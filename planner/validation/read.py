@@ -274,9 +274,19 @@ def model_note(name: str) -> str:
 
 
 def model_family(model: Model) -> str:
-    """The family of a model, the unit of leave-one-family-out; its own id when no family is listed."""
-    known = model.id.lower().rpartition("/")[2]
-    return next((family for prefix, family in _shapes().families if known.startswith(prefix)), known)
+    """The family of a model, the unit of leave-one-family-out."""
+    return family_of(model.id)
+
+
+def family_of(model_id: str) -> str:
+    """The same for the id of a model; the id itself when no family is listed."""
+    known = model_id.lower().rpartition("/")[2]
+    return next((family for prefix, family in families() if known.startswith(prefix)), known)
+
+
+def families() -> tuple[tuple[str, str], ...]:
+    """(prefix of a model id, family), the first match counts."""
+    return _shapes().families
 
 
 @cache

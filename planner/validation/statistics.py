@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.validation.records import Priced
+from planner.validation.records import Priced, Table
 
 RANKED_DIFFERENCE_RATIO = 0.25
 """Pairs of rows whose measurements differ by less are not asked for their order."""
@@ -89,7 +89,7 @@ def error_statistics(signed: Sequence[float]) -> ErrorStatistics:
 
 
 def rank(rows: Sequence[Priced], corrections: Sequence[float] | None = None) -> RankStatistics:
-    """Order and regret over all workloads that have more than one row of the same unit."""
+    """Order and regret over all workloads that have more than one row."""
     predicted = [
         math.log(row.predicted) + correction
         for row, correction in zip(rows, corrections if corrections is not None else [0.0] * len(rows), strict=True)
@@ -97,7 +97,7 @@ def rank(rows: Sequence[Priced], corrections: Sequence[float] | None = None) -> 
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         if row.keys.workload:
-            groups[row.keys.workload, row.unit].append(index)
+            groups[row.keys.workload, kind(row)].append(index)
     num_pairs, right, regrets = 0, 0.0, []
     for members in groups.values():
         measured = np.log([rows[index].measured for index in members])
@@ -124,7 +124,7 @@ def noise_floor(rows: Sequence[Priced]) -> NoiseFloor:
     groups: dict[Hashable, list[Priced]] = defaultdict(list)
     for row in rows:
         if row.keys.configuration:
-            groups[row.keys.configuration, row.unit].append(row)
+            groups[row.keys.configuration, kind(row)].append(row)
     same: list[float] = []
     other: list[float] = []
     for members in groups.values():
@@ -140,6 +140,11 @@ def noise_floor(rows: Sequence[Priced]) -> NoiseFloor:
         other_release_median_ratio=_quantile(other, 0.5),
         other_release_p90_ratio=_quantile(other, 0.9),
     )
+
+
+def kind(row: Priced) -> Hashable:
+    """What rows must have in common to be compared: the quantity, and in the table of stages the stage."""
+    return row.unit, row.keys.subset if row.table is Table.RL_STAGES else ""
 
 
 def group_by(rows: Iterable[Priced], key: Callable[[Priced], str]) -> Mapping[str, tuple[int, ...]]:

@@ -1,0 +1,152 @@
+"""Error bands of priced rows: how they are made, how they are judged, and the file that plans read.
+
+A row is judged with residuals of other model families only. The stretch of a table is the factor that makes such bands
+hold 80 % of rows; each row is judged with a stretch from other families than its own as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner import bands
+from planner.domain.bands import COVERAGE_RATIO, Residual, ResidualTable, Traits
+from planner.validation.read import RowError, family_of, find_node
+from planner.validation.records import Keys, Priced, Table
+from planner.validation.statistics import kind, log_residual
+
+FloatArray = NDArray[np.float64]
+
+BANDED_TABLES = (Table.TRAIN, Table.RL, Table.RL_STAGES, Table.MEMORY, Table.GENERATION)
+POOL_QUALITIES = frozenset("AB")
+MAX_STRETCH_RATIO = 5.0
+_STRETCHES = np.linspace(0.5, MAX_STRETCH_RATIO, 181)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedBands:
+    """Limits of each row's measurement, in its unit, from other families; and whether they hold."""
+
+    low: FloatArray
+    high: FloatArray
+    holds: NDArray[np.bool_]
+
+    def coverage_ratio(self, rows: Sequence[int]) -> float | None:
+        """Share of rows whose measurement lies inside; None without rows."""
+        return float(self.holds[list(rows)].mean()) if len(rows) else None
+
+    def median_width_ratio(self, rows: Sequence[int]) -> float | None:
+        """Median of upper over lower limit, minus 1."""
+        chosen = list(rows)
+        return float(np.median(self.high[chosen] / self.low[chosen])) - 1.0 if chosen else None
+
+
+def traits(keys: Keys, quality: str) -> Traits:
+    """What makes a row like another, with the names of the catalogs."""
+    gpu, architecture = _machine(keys.gpu)
+    return Traits(
+        model=keys.model,
+        family=family_of(keys.model),
+        gpu=gpu,
+        architecture=architecture,
+        precision=keys.precision,
+        framework=keys.framework,
+        subset=keys.subset,
+        quality=quality,
+    )
+
+
+def residual_table(name: str, rows: Sequence[Priced]) -> ResidualTable:
+    """The residuals of rows of quality A and B, with the stretch that makes bands hold on families left out."""
+    pool = [row for row in rows if row.quality in POOL_QUALITIES]
+    repeats = Counter((row.keys.configuration, kind(row)) for row in pool)
+    residuals = tuple(
+        Residual(
+            row=row.row,
+            traits=traits(row.keys, row.quality),
+            log_ratio=log_residual(row),
+            weight=1.0 / repeats[row.keys.configuration, kind(row)],
+        )
+        for row in pool
+    )
+    table = ResidualTable(name=name, stretch_ratio=1.0, residuals=residuals)
+    if not residuals:
+        return table
+    low, high = _left_out_bands([item.traits for item in residuals], residuals)
+    needed = needed_stretch(low, high, np.array([item.log_ratio for item in residuals]))
+    weights = np.array([item.weight for item in residuals])
+    return replace(table, stretch_ratio=smallest_stretch(needed, weights))
+
+
+def judge(rows: Sequence[Priced], pool: ResidualTable) -> JudgedBands:
+    """Bands of rows from residuals of other families, with a stretch from other families."""
+    if not rows or not pool.residuals:
+        empty = np.array([row.predicted for row in rows])
+        return JudgedBands(low=empty, high=empty, holds=np.zeros(len(rows), dtype=bool))
+    queries = [traits(row.keys, row.quality) for row in rows]
+    low, high = _left_out_bands(queries, pool.residuals)
+    stretches = _nested_stretches(queries, pool)
+    low_log, high_log = np.empty_like(low), np.empty_like(high)
+    for index, query in enumerate(queries):
+        ends = bands.stretched(low[index : index + 1], high[index : index + 1], stretches[query.family])
+        low_log[index], high_log[index] = ends[0][0], ends[1][0]
+    predicted = np.array([row.predicted for row in rows])
+    actual = np.array([log_residual(row) for row in rows])
+    return JudgedBands(
+        low=predicted * np.exp(low_log),
+        high=predicted * np.exp(high_log),
+        holds=(low_log <= actual) & (actual <= high_log),
+    )
+
+
+def _left_out_bands(queries: Sequence[Traits], residuals: Sequence[Residual]) -> tuple[FloatArray, FloatArray]:
+    families = np.array([item.traits.family for item in residuals])
+    usable = np.array([query.family for query in queries])[:, None] != families[None, :]
+    return bands.log_bands(bands.distances(queries, residuals), residuals, usable)
+
+
+def _nested_stretches(queries: Sequence[Traits], pool: ResidualTable) -> dict[str, float]:
+    """For each family of the queries, the stretch that the other families of the pool need."""
+    residuals = pool.residuals
+    low, high = _left_out_bands([item.traits for item in residuals], residuals)
+    needed = needed_stretch(low, high, np.array([item.log_ratio for item in residuals]))
+    weights = np.array([item.weight for item in residuals])
+    families = np.array([item.traits.family for item in residuals])
+    found: dict[str, float] = {}
+    for family in {query.family for query in queries}:
+        others = families != family
+        chosen = others if others.any() else np.ones(len(residuals), dtype=bool)
+        found[family] = smallest_stretch(needed[chosen], weights[chosen])
+    return found
+
+
+def needed_stretch(low: FloatArray, high: FloatArray, actual: FloatArray) -> FloatArray:
+    """The smallest of the tried stretches with which each band holds its residual; infinite when none does."""
+    needed = np.full(len(actual), np.inf)
+    for stretch in _STRETCHES[::-1]:
+        low_log, high_log = bands.stretched(low, high, float(stretch))
+        needed[(low_log <= actual) & (actual <= high_log)] = stretch
+    return needed
+
+
+def smallest_stretch(needed: FloatArray, weights: FloatArray) -> float:
+    """The stretch with which bands hold the wanted share of rows by weight; at most MAX_STRETCH_RATIO."""
+    order = np.argsort(needed, kind="stable")
+    summed = np.cumsum(weights[order])
+    position = int(np.searchsorted(summed, COVERAGE_RATIO * summed[-1]))
+    return float(min(needed[order][min(position, len(needed) - 1)], MAX_STRETCH_RATIO))
+
+
+@cache
+def _machine(code: str) -> tuple[str, str]:
+    """(id, architecture) of the GPU that a row names; its own words where it is not known."""
+    try:
+        gpu = find_node(code).gpu
+    except RowError:
+        return code, ""
+    return gpu.id, gpu.architecture
