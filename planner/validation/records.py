@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from planner.domain.plan import NamedValue
+from planner.domain.verdict import Verdict as Verdict
 
 
 class Table(StrEnum):
@@ -17,15 +18,6 @@ class Table(StrEnum):
     MEMORY = "memory"
     GENERATION = "generation"
     FITS = "fits"
-
-
-class Verdict(StrEnum):
-    """Whether a configuration fits in GPU memory."""
-
-    FITS = "fits"
-    MARGINAL = "marginal"
-    """The limit lies inside the error band of the predicted peak."""
-    DOES_NOT_FIT = "does not fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
