@@ -16,6 +16,7 @@ from planner.domain.hardware import Pool
 from planner.domain.plan import DeviceGroup, GpuMemory, HostRam, NamedValue, Placement, ScheduledStage
 from planner.domain.stages import Stage, StageKind, StageName, Worker, WorkerName
 from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
+from planner.errors import InvalidInputError
 from planner.search.orders import OrderBook
 from planner.search.pricing import PricingInputs, price_table, site_of
 from planner.search.schedule import evaluate, makespan_s
@@ -69,7 +70,8 @@ def one_row(strategy: Strategy) -> StrategyTable:
 def assemble(placed: Sequence[PlacedStrategy], inputs: PricingInputs, arcs: Sequence[Arc] | None) -> Assembled:
     """Price, place and schedule. `arcs` fix the order of conflicting stages; None takes the best order.
 
-    Raises ValueError when device groups overlap other than by one containing the other and no `arcs` are given.
+    Raises InvalidInputError when device groups overlap other than by one containing the others and no `arcs` are
+    given.
     """
     costs = {item.worker.name: _price(item, inputs) for item in placed}
     by_name = {item.worker.name: item for item in placed}
@@ -107,7 +109,7 @@ def _schedule(
 
 
 def structure_of(placed: Sequence[PlacedStrategy]) -> Structure:
-    """The structure of placed workers; ValueError unless, in each pool, groups are disjoint or one holds all."""
+    """The structure of placed workers; InvalidInputError unless, in each pool, groups are disjoint or one holds all."""
     pools = []
     for pool in sorted({item.group.pool for item in placed}):
         here = [item for item in placed if item.group.pool == pool]
@@ -120,7 +122,11 @@ def structure_of(placed: Sequence[PlacedStrategy]) -> Structure:
             whole = []
         rest = [key for key in ids if key not in whole[:1]]
         if any(o in rest for key in rest for o in clashes[key]):
-            raise ValueError(f"device groups of pool '{pool}' overlap only in part: {', '.join(ids)}")
+            raise InvalidInputError(
+                f"device groups of pool '{pool}' overlap only in part: {', '.join(ids)}",
+                where="strategies",
+                accepted="groups that are disjoint, or one that holds all others of its pool",
+            )
         pools.append(
             PoolGroups(
                 pool=pool,
