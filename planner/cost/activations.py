@@ -48,6 +48,8 @@ class Recipe:
     """Beside the shard of weights."""
     fp8_bytes: float = 2.0
     """FP8 copies of a weight and of its transpose, kept beside the 16-bit weight."""
+    has_fp8_inputs: bool = False
+    """Inputs of linear layers are kept in FP8: one byte less for norm outputs, attention outputs, products."""
     logits_bytes: float | None = None
     """Live bytes per logit; None: the value of `Overheads`."""
     has_wgrad_buffer: bool = True
@@ -149,6 +151,9 @@ def _layer_bytes(
     masks = 2.0 * hidden_size * recipe.has_dropout
     sharded = 2.0 * (mixer + dense + routed) + scores
     residual = 2.0 * norms + masks
+    if recipe.has_fp8_inputs:
+        sharded -= attention.score_flop_per_pair / 4.0 + (dense + routed) / 3.0
+        residual -= norms / 2.0 * (Module.NORM not in modules)
     return (sharded + residual, 0.0) if recipe.is_sequence_parallel else (sharded, residual)
 
 

@@ -200,22 +200,32 @@ def training_transient(
     first_share, last_share = in_flight(table, num_micro_batches)
     first, last = one * first_share + live, one * last_share + live
     head_tokens = tokens * float(totals.has_head)
-    per_logit = overheads.logits_bytes_per_element if recipe.logits_bytes is None else recipe.logits_bytes
-    logits = head_tokens * (totals.vocab_size * per_logit)
+    if recipe.logits_bytes is None:
+        logits = head_tokens * (totals.vocab_size * _per_logit(at, overheads))
+    else:
+        logits = head_tokens * (totals.vocab_size * recipe.logits_bytes)
     # final norm: input and output
     last += head_tokens * (4.0 * totals.hidden_size)
-    has_wgrad = recipe.has_wgrad_buffer and not is_lora
-    fused = _IS_FUSED_WGRAD.take(at.sharding) * at.per_tp * (2.0 * has_wgrad)
-    last_wgrad = fused * (totals.widest_layer_params + totals.table_params * totals.has_head)
-    is_last = last + logits + last_wgrad >= first + fused * totals.widest_layer_params
+    wgrad = _IS_FUSED_WGRAD.take(at.sharding) * at.per_tp * (2.0 * (not is_lora))
+    # Fused accumulation keeps a buffer for each weight; without it only the one being differentiated exists.
+    first_wgrad = wgrad * (totals.widest_layer_params * recipe.has_wgrad_buffer)
+    last_wgrad = first_wgrad + wgrad * (totals.table_params * totals.has_head)
+    is_last = last + logits + last_wgrad >= first + first_wgrad
     if recipe.only_last_rank:
         is_last = np.ones_like(is_last)
     return Transient(
         activations=np.where(is_last, last, first),
         logits=logits * is_last,
         unsharded=_unsharded(at, 0.0 if is_lora else recipe.gradient_bytes),
-        wgrad_buffer=np.where(is_last, last_wgrad, fused * totals.widest_layer_params),
+        wgrad_buffer=np.where(is_last, last_wgrad, first_wgrad),
     )
+
+
+def _per_logit(at: Layout, overheads: Overheads) -> FloatArray:
+    """Live bytes per logit: Megatron's vocabulary-parallel loss (DDP, ZeRO-1), or PyTorch's (ZeRO-2 and -3)."""
+    megatron = overheads.vocabulary_parallel_logits_bytes_per_element
+    eager = overheads.logits_bytes_per_element
+    return np.array([megatron, megatron, eager, eager]).take(at.sharding)
 
 
 def inference_transient(at: Layout, table: TrainerTable, overheads: Overheads) -> Transient:

@@ -23,8 +23,52 @@ class EngineProfile:
     """Prompt chunks ride on decode steps; otherwise decoding stops while a prompt is read."""
     all_reduce_latency_ratio: float
     """Latency of the engine's own all-reduce over that of a two-rank NCCL all-reduce."""
-    elementwise_launch_s: float
-    """Floor of one element-wise kernel inside the engine's graph."""
+    launch_ratio: float
+    """Fixed kernel times inside the engine's graph over those of isolated kernels: fusion, overlapped launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStack:
+    """What distinguishes one training back end from another on the same kernels. The defaults lose nothing."""
+
+    name: str = "ideal"
+    """`megatron` (DDP and ZeRO-1) or `fsdp` (ZeRO-2 and ZeRO-3)."""
+    compute_ratio: float = 1.0
+    """Speed of matrix products and attention over that of the fastest stack: gaps between kernels, unfused code."""
+    attention_ratio: float = 1.0
+    """Further speed ratio of attention: FlashAttention 2 instead of the kernels of the GPU's generation."""
+    moe_ratio: float = 1.0
+    """Further speed ratio of routed experts and of element-wise work on dispatched tokens."""
+    elementwise_passes: float = 0.0
+    """How often forward and backward together read or write each saved activation element (16 bit)."""
+    quantisation_passes: float = 0.0
+    """Further passes where matrix inputs are converted to 8 or 4 bit: amax, cast, transposed copy."""
+    overlap_ratio: float = 0.8
+    """Share of compute under which collectives can hide."""
+    overlap_tax_ratio: float = 0.0
+    """What a hidden data-parallel collective still costs, as a share of its time: it takes SMs and bandwidth."""
+    tp_overlap_ratio: float = 0.0
+    """The same for forward TP collectives (ring-exchange matrix products)."""
+    ep_overlap_ratio: float = 0.0
+    """Share of expert dispatch and combine that hides behind other work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLosses:
+    """What stages lose inside a whole RL step, over the same stage alone. The defaults lose nothing."""
+
+    rollout_ratio: float = 1.0
+    """Rollout over kernels and engine steps: mixed steps, preemption, uneven arrival of requests."""
+    training_ratio: float = 1.0
+    """Updates and log-probs of dense models over a benchmark with as many tokens: ragged packing, extra kernels."""
+    moe_training_ratio: float = 1.0
+    """The same for models with routed experts: small, unevenly filled expert batches."""
+    swap_link_ratio: float = 1.0
+    """Share of the pinned host link that frameworks reach when they move states tensor by tensor."""
+    sequence_s: float = 0.0
+    """Controller time per response of the iteration: scoring, padding, batching, logging."""
+    step_s: float = 0.0
+    """Controller time per iteration outside all stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +100,8 @@ class Overheads:
     """Prompt chunks ride on decode steps; otherwise decoding stops while a prompt is read."""
     engine_all_reduce_latency_ratio: float
     """Latency of the engines' own graph-captured all-reduce over that of a two-rank NCCL all-reduce."""
+    engine_launch_ratio: float
+    """Fixed kernel times inside an engine's graph over those of isolated kernels."""
     engine_wake_s: float
     """Wake-up: map memory again, restore graphs."""
     elementwise_launch_s: float
@@ -78,10 +124,24 @@ class Overheads:
     """Controller time per stage: dispatch, data movement between workers."""
     logits_bytes_per_element: float
     """Live bytes per logit in training with vocabulary-parallel cross-entropy."""
+    vocabulary_parallel_logits_bytes_per_element: float = 6.0
+    """The same where the loss itself is sharded over the vocabulary (Megatron); memory only."""
     logprob_logits_bytes_per_element: float
     """The same in a forward-only log-prob pass with entropy."""
     provenance: Provenance
     engines: tuple[EngineProfile, ...] = ()
+    megatron: TrainingStack = TrainingStack()
+    """Stack of trainers that keep whole weights (DDP, ZeRO-1)."""
+    fsdp: TrainingStack = TrainingStack()
+    """Stack of trainers that shard gradients or weights (ZeRO-2, ZeRO-3)."""
+    recurrent_ratio: float = 1.0
+    """Speed of scans of recurrent and state-space mixers in training over that of long attention, FLOP for FLOP."""
+    block_scaled_ratio: float = 1.0
+    """Speed of matrix products with one scale per 32 elements (mxfp8) over those with one scale per tensor."""
+    routing_imbalance_ratio: float = 1.0
+    """Load of the busiest expert rank over the mean with natural routing; forced balance is 1."""
+
+    step_losses: StepLosses = StepLosses()
 
     def for_engine(self, name: str) -> Overheads:
         """These overheads with the profile of one engine; unchanged for an engine without profile."""
@@ -95,5 +155,5 @@ class Overheads:
             engine_prefill_step_s=profile.prefill_step_s,
             engine_mixes_prefill=profile.mixes_prefill,
             engine_all_reduce_latency_ratio=profile.all_reduce_latency_ratio,
-            elementwise_launch_s=profile.elementwise_launch_s,
+            engine_launch_ratio=profile.launch_ratio,
         )

@@ -21,7 +21,7 @@ from planner.domain.hardware import (
     Price,
     Provenance,
 )
-from planner.domain.overheads import EngineProfile, Overheads
+from planner.domain.overheads import EngineProfile, Overheads, TrainingStack
 from planner.errors import InvalidInputError
 from planner.files.fields import Fields
 from planner.units import Dimension
@@ -127,6 +127,7 @@ def read_overheads(open_file: Reader) -> Overheads:
         engine_prefill_step_s=seconds("engine_prefill_step"),
         engine_mixes_prefill=True,
         engine_all_reduce_latency_ratio=number("engine_all_reduce_latency_ratio", 10),
+        engine_launch_ratio=number("engine_launch_ratio", 10),
         engine_wake_s=seconds("engine_wake"),
         elementwise_launch_s=seconds("elementwise_launch"),
         train_kernel_launch_s=seconds("train_kernel_launch"),
@@ -138,9 +139,15 @@ def read_overheads(open_file: Reader) -> Overheads:
         sync_gather_ratio=number("sync_gather_ratio", 1),
         stage_switch_s=seconds("stage_switch"),
         logits_bytes_per_element=number("logits_bytes_per_element", 100),
+        vocabulary_parallel_logits_bytes_per_element=number("vocabulary_parallel_logits_bytes_per_element", 100),
         logprob_logits_bytes_per_element=number("logprob_logits_bytes_per_element", 100),
         provenance=Provenance(source=fields.text("source"), date=fields.text("date"), confidence=_confidence(fields)),
         engines=tuple(_engine(section) for section in fields.sections("engines")),
+        megatron=_training_stack(fields.section("training_stacks").section("megatron"), "megatron"),
+        fsdp=_training_stack(fields.section("training_stacks").section("fsdp"), "fsdp"),
+        recurrent_ratio=number("recurrent_ratio", 1),
+        block_scaled_ratio=number("block_scaled_ratio", 1),
+        routing_imbalance_ratio=number("routing_imbalance_ratio", 10),
     )
     fields.finish()
     return overheads
@@ -154,11 +161,34 @@ def _engine(fields: Fields) -> EngineProfile:
         prefill_step_s=fields.quantity("prefill_step", Dimension.TIME),
         mixes_prefill=fields.text("prefill") == "mixed",
         all_reduce_latency_ratio=fields.number("all_reduce_latency_ratio", limit=10),
-        elementwise_launch_s=fields.quantity("elementwise_launch", Dimension.TIME),
+        launch_ratio=fields.number("launch_ratio", limit=10),
     )
     fields.text("why")
     fields.finish()
     return profile
+
+
+def _training_stack(fields: Fields, name: str) -> TrainingStack:
+    stack = TrainingStack(
+        name=name,
+        compute_ratio=fields.number("compute_ratio", limit=1),
+        attention_ratio=fields.number("attention_ratio", limit=1),
+        moe_ratio=fields.number("moe_ratio", limit=1),
+        elementwise_passes=fields.number("elementwise_passes", limit=100),
+        quantisation_passes=fields.number("quantisation_passes", limit=100),
+        overlap_ratio=fields.number("overlap_ratio", limit=1),
+        overlap_tax_ratio=fields.number("overlap_tax_ratio", limit=1),
+        tp_overlap_ratio=_optional_ratio(fields, "tp_overlap_ratio"),
+        ep_overlap_ratio=_optional_ratio(fields, "ep_overlap_ratio"),
+    )
+    fields.text("why")
+    fields.finish()
+    return stack
+
+
+def _optional_ratio(fields: Fields, key: str) -> float:
+    """0 where the file does not say it."""
+    return fields.number(key, limit=1) if fields.has(key) else 0.0
 
 
 def _peaks(fields: Fields) -> tuple[tuple[Precision, float], ...]:
@@ -173,6 +203,7 @@ def _kernels(
     """Measured kernels for the precisions that this GPU has and the measured one had too."""
     measured = open_file(f"efficiency-{efficiency.text('kernels_from')}.yaml").section("kernels")
     override = efficiency.number("gemm_flop_ratio", limit=1) if efficiency.has("gemm_flop_ratio") else None
+    training = efficiency.section("training_scale") if efficiency.has("training_scale") else None
     result: list[tuple[Precision, KernelEfficiency]] = []
     for precision, _ in peaks:
         if not measured.has(precision.value):
@@ -186,6 +217,16 @@ def _kernels(
                 gemm_flop_ratio=kernel.gemm_flop_ratio * scale,
                 attention_flop_ratio=kernel.attention_flop_ratio * scale,
                 moe_gemm_flop_ratio=kernel.moe_gemm_flop_ratio * scale,
+                training_flop_ratio=kernel.training_flop_ratio * scale,
+                training_moe_flop_ratio=kernel.training_moe_flop_ratio * scale,
+            )
+        if training is not None and training.has(precision.value):
+            # Sustained training differs from the measured GPU by power limits, not by kernels.
+            scale = training.number(precision.value, limit=2)
+            kernel = replace(
+                kernel,
+                training_flop_ratio=kernel.training_flop_ratio * scale,
+                training_moe_flop_ratio=kernel.training_moe_flop_ratio * scale,
             )
         result.append((precision, kernel))
     return tuple(result)
@@ -203,6 +244,8 @@ def _kernel(fields: Fields) -> KernelEfficiency:
         moe_gemm_flop_ratio=fields.number("moe_gemm_flop_ratio", limit=1),
         moe_hbm_ratio=fields.number("moe_hbm_ratio", limit=1),
         moe_launch_s=fields.quantity("moe_launch", Dimension.TIME),
+        weight_only_hbm_ratio=fields.number("weight_only_hbm_ratio", limit=1),
+        weight_only_launch_s=fields.quantity("weight_only_launch", Dimension.TIME),
         training_flop_ratio=fields.number("training_flop_ratio", limit=1),
         training_moe_flop_ratio=fields.number("training_moe_flop_ratio", limit=1),
     )
@@ -254,6 +297,7 @@ def _network(open_file: Reader, fabric: str, host: str) -> NetworkEfficiency:
     network = NetworkEfficiency(
         nic_ratio=nic.number("nic_ratio", limit=1),
         nic_half_bytes=nic.quantity("nic_half_size", Dimension.SIZE),
+        nic_small_half_bytes=nic.quantity("nic_small_half_size", Dimension.SIZE),
         nic_latency_s=nic.quantity("latency", Dimension.TIME),
         nic_latency_per_log2_s=nic.quantity("latency_per_doubling", Dimension.TIME),
         host_link_ratio=link.number("host_link_ratio", limit=1),

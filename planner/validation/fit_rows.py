@@ -2,13 +2,14 @@
 
 Frameworks count differently: verl and slime give tokens per GPU (a micro-batch of `cp` GPUs holds `cp` times as many),
 NeMo-RL and ROLL tokens of a whole micro-batch. A field that a row leaves open takes its framework's documented
-default; where there is none, the row is priced at the most and at the least favourable value (docs/validation-protocol.md).
+default; where there is none, the row is priced at the most and at the least favourable value
+(docs/validation-protocol.md).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from planner.domain.hardware import NodeType, Precision
@@ -33,7 +34,6 @@ from planner.validation.read import (
     integer,
     number,
     positive,
-    required,
     required_degree,
     text,
 )
@@ -44,6 +44,8 @@ _REPORTED_RATIO = 0.995
 _SHORT_RATIO = 0.1
 """Length of the other samples of a micro-batch over the longest at the favourable end."""
 _DEFAULT_FRACTION = 0.5
+_MOST_SEQUENCES = 4
+"""Sequences of a micro-batch at the unfavourable end where a row does not say."""
 _MAX_SEQUENCES = 256
 _SEQUENCES_PER_RANK = 64
 _FSDP = ("fsdp", "fsdp2", "fsdp2 (dtensor)", "fsdp2_train", "deepspeed zero3", "archon")
@@ -78,6 +80,10 @@ class FitRun:
     cases: tuple[FitCase, ...]
     open_fields: tuple[str, ...]
     works: bool
+    is_eager: bool
+    """PyTorch's own loss on upcast logits (litgpt, transformers), as in the table of peaks."""
+    is_4bit: bool
+    """The frozen base is stored in 4 bit."""
 
 
 class NotDeterminable(RowError):
@@ -110,6 +116,11 @@ def read_fit(row: Row) -> FitRun:
     lowered = text(row, "model").lower()
     if any(part in lowered for part in ("-vl", "omni")):
         raise NotDeterminable("multimodal: image tokens and the vision tower are not stated")
+    named = re.search(r"-(\d+)n(\d+)g", text(row, "id"))
+    if named and int(named.group(1)) * int(named.group(2)) != integer(row, "n_gpus"):
+        raise NotDeterminable("name and number of GPUs of the recipe contradict each other")
+    if text(row, "backend") in ("vllm", "sglang"):
+        raise NotDeterminable("training back end not stated")
     if text(row, "task") == "distillation":
         raise NotDeterminable("distillation: the teacher's placement is not stated")
     stated = _stated(row)
@@ -124,6 +135,8 @@ def read_fit(row: Row) -> FitRun:
         cases=cases,
         open_fields=open_fields,
         works=outcome == "works",
+        is_eager=text(row, "framework").startswith(("litgpt", "ms-swift")),
+        is_4bit="nf4" in text(row, "precision"),
     )
 
 
@@ -205,25 +218,46 @@ def _completions(row: Row, stated: _Stated) -> tuple[tuple[FitCase, ...], tuple[
 
 
 def _micro_batch_tokens(row: Row, stated: _Stated) -> tuple[tuple[float, ...], bool]:
-    """Packed token budget where there is one, else sequences of a micro-batch at both ends of their lengths."""
-    budget, longest = number(row, "token_budget"), stated.longest
-    if budget and flag(row, "dynamic_bsz") is not False:
+    """Tokens of the fullest micro-batch: of a packed budget, or of a number of sequences, at both ends of lengths.
+
+    At the favourable end one sequence is the longest and the others are short, so that a budget may never be filled.
+    """
+    budget, longest = number(row, "token_budget"), float(stated.longest)
+    is_packed = bool(budget) and flag(row, "dynamic_bsz") is not False
+    sequences = _rank_sequences(row, stated) if is_packed else integer(row, "micro_batch")
+    short = longest * (1.0 + _SHORT_RATIO * ((sequences or 1) - 1))
+    full = longest * (sequences or _MOST_SEQUENCES)
+    if is_packed:
         per_gpu = any(text(row, "framework").startswith(name) for name in _TOKENS_PER_GPU)
-        return (max(budget * (stated.cp if per_gpu else 1), longest),), False
-    sequences = integer(row, "micro_batch")
-    if sequences == 1 or stated.trains_alone and sequences:
-        return (float(longest * sequences),), False
-    most = sequences or 4
-    return (longest * (1.0 + _SHORT_RATIO * ((sequences or 1) - 1)), float(longest * most)), True
+        most = max((budget or 0.0) * (stated.cp if per_gpu else 1), longest)
+        short, full = (min(short, most), min(full, most)) if sequences else (most, most)
+    elif stated.trains_alone:
+        short = full
+    return ((full,), False) if short == full else ((short, full), True)
+
+
+def _rank_sequences(row: Row, stated: _Stated) -> int | None:
+    """Sequences of one data-parallel rank in an optimizer step; None where the batch is not stated."""
+    samples = integer(row, "mini_batch") or integer(row, "train_batch")
+    if not samples or text(row, "framework") == "areal":
+        return None
+    if text(row, "framework") in ("verl", "skyrl"):
+        samples *= integer(row, "rollout_n") or 1
+    return max(1, samples * stated.tp * stated.pp * stated.cp // stated.num_gpus)
 
 
 def _recomputes(row: Row, stated: _Stated) -> tuple[tuple[Recompute, ...], bool]:
     value = text(row, "recompute")
     if value.startswith("full"):
         return (Recompute.FULL,), False
+    if value == "selective" and text(row, "framework") == "verl":
+        # verl leaves the recomputed modules to Megatron's options, which the row does not repeat
+        return (Recompute.FULL, Recompute.SELECTIVE), True
     if value.startswith("selective"):
         return (Recompute.SELECTIVE,), False
     if value:
+        return (Recompute.NONE,), False
+    if text(row, "framework") == "litgpt":
         return (Recompute.NONE,), False
     if stated.is_fsdp:
         # verl, SkyRL and OpenRLHF switch gradient checkpointing on for FSDP and DeepSpeed unless told otherwise
@@ -285,11 +319,13 @@ def _case(row: Row, stated: _Stated, tokens: float, recompute: Recompute, offloa
 
 
 def _engine(row: Row, stated: _Stated) -> RolloutStrategy | None:
-    if stated.trains_alone or not text(row, "gen_tp"):
+    if stated.trains_alone or not text(row, "gen_tp") or text(row, "gen_engine") == "megatron":
+        # generation inside the trainer uses the trainer's own weights
         return None
     total = required_degree(row, "n_gpus")
     num_gpus = total if stated.is_colocated else total - stated.num_gpus
-    tp, pp = degree(row, "gen_tp"), degree(row, "gen_pp")
+    # experts over more GPUs than TP: data-parallel attention, and weights spread over all of them
+    tp, pp = max(degree(row, "gen_tp"), degree(row, "gen_ep")), degree(row, "gen_pp")
     if num_gpus < tp * pp:
         raise RowError(f"engines of {tp * pp} GPUs do not fit on {num_gpus}")
     return RolloutStrategy(
@@ -301,11 +337,3 @@ def _engine(row: Row, stated: _Stated) -> RolloutStrategy | None:
         max_num_seqs=_MAX_SEQUENCES,
         idle=EngineIdle.SLEEP if stated.is_colocated else EngineIdle.RESIDENT,
     )
-
-
-def worst(run: FitRun) -> FitCase:
-    """The least favourable completion."""
-    return run.cases[-1]
-
-
-__all__ = ["FitCase", "FitRun", "NotDeterminable", "read_fit", "replace", "required", "worst"]

@@ -14,7 +14,7 @@ from planner.cost.generation import price_engine
 from planner.cost.terms import Terms
 from planner.cost.training import price_trainer
 from planner.cost.worker import EngineJob, Site, TrainerJob, WorkerCosts
-from planner.domain.hardware import Precision
+from planner.domain.hardware import NodeType, Precision
 from planner.domain.lengths import LengthLaw
 from planner.domain.overheads import Overheads
 from planner.domain.plan import NamedValue
@@ -24,6 +24,7 @@ from planner.domain.verdict import Verdict, memory_verdict
 from planner.domain.workload import GenerationLoad, TokenLoad
 from planner.files.catalog import load_overheads
 from planner.validation.fit_rows import FitCase, FitRun, NotDeterminable, read_fit
+from planner.validation.memory_rows import EAGER_LOGITS, NF4_BYTES
 from planner.validation.read import Row, RowError, model_family, quality, text
 from planner.validation.records import Keys, Priced, Table, TableResult, Unpriced
 
@@ -101,6 +102,12 @@ def _keys(row: Row, run: FitRun) -> Keys:
 
 def worst_instant(run: FitRun, case: FitCase, overheads: Overheads) -> Peak:
     """The fullest instant of an iteration over all stages, co-residents included."""
+    if run.is_eager:
+        overheads = replace(
+            overheads,
+            logits_bytes_per_element=EAGER_LOGITS,
+            vocabulary_parallel_logits_bytes_per_element=EAGER_LOGITS,
+        )
     site = Site(node=_sized(run), overheads=overheads, memory_margin_ratio=0.0)
     trainer = price_trainer(_trainer_job(run, case), TrainerTable.of((case.trainer,)), site)
     engine = (
@@ -113,43 +120,47 @@ def worst_instant(run: FitRun, case: FitCase, overheads: Overheads) -> Peak:
     peaks = [
         Peak(
             instant=stage.stage.value,
-            terms=_named(_with_host_optimizer(stage.memory_terms, case)) + idle_engine + critic,
+            terms=_named(_stated_formats(stage.memory_terms, run, case)) + idle_engine + critic,
         )
         for stage in trainer.stages
     ]
     if engine is not None:
         peaks.append(_rollout(engine, idle_trainer + critic, run))
-        peaks += _sync(trainer, engine, run) if shares else []
+        peaks += _sync(trainer, engine) if shares else []
     return max(peaks, key=lambda item: item.num_bytes)
 
 
-def _sized(run: FitRun):  # type: ignore[no-untyped-def]
+def _sized(run: FitRun) -> NodeType:
     gpu = replace(run.node.gpu, memory_bytes=run.capacity_bytes)
     return replace(run.node, gpu=gpu)
 
 
-def _with_host_optimizer(terms: Terms, case: FitCase) -> Terms:
-    """A CPU optimizer for part of the states."""
-    if not 0.0 < case.host_optimizer_ratio < 1.0:
-        return terms
-    return {**terms, "optimizer": terms["optimizer"] * (1.0 - case.host_optimizer_ratio)}
+def _stated_formats(terms: Terms, run: FitRun, case: FitCase) -> Terms:
+    """A CPU optimizer for part of the states; a frozen base in 4 bit."""
+    changed = dict(terms)
+    if 0.0 < case.host_optimizer_ratio < 1.0:
+        changed["optimizer"] = terms["optimizer"] * (1.0 - case.host_optimizer_ratio)
+    if run.is_4bit:
+        changed["weights"] = terms["weights"] * (NF4_BYTES / Precision.BF16.num_bytes)
+    return changed
 
 
 def _rollout(engine: WorkerCosts, residents: tuple[NamedValue, ...], run: FitRun) -> Peak:
-    """The engine takes its fraction; weights and one longest sequence that do not fit it are a deficit on top."""
-    terms = dict(engine.stages[0].memory_terms)
-    cache = float(terms["kv_cache"][0])
-    named = tuple(NamedValue(name=name, value=float(value[0])) for name, value in terms.items() if name != "kv_cache")
+    """The engine's fraction, with CUDA graphs on top: vLLM and SGLang capture them after they sized the cache.
+
+    An engine whose fraction holds no cache cannot start: the whole GPU counts as missing.
+    """
+    terms = engine.stages[0].memory_terms
+    graphs = float(terms["engine_graphs"][0])
+    cache = float(terms["kv_cache"][0]) + graphs
+    named = _named({name: value for name, value in terms.items() if name != "kv_cache"})
     if cache <= 0.0:
-        # without room for any cache the engine needs its weights and buffers, and the share of others stays
-        return Peak(
-            instant="rollout: no room for the KV cache",
-            terms=(*named, *residents, NamedValue(name="missing", value=run.capacity_bytes)),
-        )
+        missing = NamedValue(name="missing cache", value=run.capacity_bytes)
+        return Peak(instant="rollout, no room for the cache", terms=(*named, *residents, missing))
     return Peak(instant="rollout", terms=(*named, NamedValue(name="kv_cache", value=cache), *residents))
 
 
-def _sync(trainer: WorkerCosts, engine: WorkerCosts, run: FitRun) -> list[Peak]:
+def _sync(trainer: WorkerCosts, engine: WorkerCosts) -> list[Peak]:
     """Weights of both sides and two buckets; the cache is mapped afterwards."""
     if trainer.sync_memory_terms is None or engine.sync_memory_terms is None:
         return []

@@ -69,6 +69,14 @@ def is_plain_test(row: Row) -> bool:
     return text(row, "model") in _PLAIN_TESTS and "release" not in text(row, "id")
 
 
+def has_unfused_attention(row: Row, flags: TestFlags) -> bool:
+    """Where the flags name such a back end, and in tests without Transformer Engine (`mcore_tp...`, not `mcore_te`)."""
+    name = text(row, "id")
+    # FP8 exists only with Transformer Engine
+    is_local = ("mcore_tp" in name or "uninstall_te" in name) and "fp8" not in name
+    return is_local or flags.arguments.get("attention-backend") in ("unfused", "local")
+
+
 def test_model(row: Row, flags: TestFlags, tp: int) -> Model:
     """The network of a test; RowError where the flags do not give its shape."""
     name = text(row, "id")

@@ -26,6 +26,8 @@ from planner.validation.records import Keys, Priced, Table, TableResult, Unprice
 _ANY_GPU = "h100"
 """Memory does not depend on the GPU: spans of groups do, and they carry time only."""
 _OUTSIDE_ALLOCATOR = ("communicator", "context")
+_WORKSPACE_BYTES = 32.0 * 2**20
+"""cuBLAS workspace inside the allocator: 8 buffers of 4 MiB (PyTorch's default on Hopper, and what the tests set)."""
 EXACT = "exact recipe"
 NOT_STATED = "optimizer not stated"
 
@@ -92,8 +94,9 @@ def _group_terms(runs: Sequence[MemoryRun], node: NodeType, overheads: Overheads
         recipe=first.recipe,
         saved=saved_bytes(first.model, first.recipe, first.seq_tokens),
     )
+    workspace = np.full(len(runs), _WORKSPACE_BYTES)
     on_gpu = 1.0 - np.array([run.host_optimizer_ratio for run in runs])
-    return memory.stage_terms(
+    terms = memory.stage_terms(
         states.weights,
         states.gradients,
         states.optimizer * on_gpu,
@@ -101,6 +104,7 @@ def _group_terms(runs: Sequence[MemoryRun], node: NodeType, overheads: Overheads
         memory.communicator_bytes(at, table, overheads),
         overheads,
     )
+    return {**terms, "workspace": workspace}
 
 
 def _priced(row: Row, run: MemoryRun, terms: dict[str, float]) -> Priced:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from planner.cost.activations import STANDARD, Module, Recipe
 from planner.domain.model import Model
 from planner.domain.strategy import ContextParallel, Offload, Recompute, Sharding, TrainerStrategy
-from planner.validation.megatron_tests import is_plain_test, read_flags, test_model
+from planner.validation.megatron_tests import has_unfused_attention, is_plain_test, read_flags, test_model
 from planner.validation.read import (
     Row,
     RowError,
@@ -41,8 +41,8 @@ _TORCHTITAN = Recipe(
     selective=(Module.EVERY_SECOND_PRODUCT,),
     keeps_live_layer=True,
 )
-_BRIDGE = Recipe(gradient_bytes=2.0, optimizer_bytes=16.0, logits_bytes=FUSED_LOGITS)
-"""Performance recipes of Megatron-Bridge reduce gradients in 16 bit; the step holds an fp32 copy of its shard."""
+_BRIDGE = Recipe(gradient_bytes=2.0, fp8_bytes=0.0, has_fp8_inputs=True, logits_bytes=FUSED_LOGITS)
+"""Performance recipes of Megatron-Bridge reduce gradients in 16 bit and keep FP8 weights only (param gather)."""
 _BRIDGE_16BIT_MOMENTS = replace(_BRIDGE, optimizer_bytes=8.0)
 _HUGGING_FACE = Recipe(
     gradient_bytes=2.0,
@@ -55,7 +55,8 @@ _HUGGING_FACE = Recipe(
 _PURE_16BIT = replace(_HUGGING_FACE, optimizer_bytes=4.0)
 """Without DeepSpeed the optimizer works on 16-bit weights with 16-bit moments."""
 _ADAMW_8BIT_BYTES = 2.0
-_NF4_BYTES = 0.55
+_MASTER_BYTES = 4.0
+NF4_BYTES = 0.55
 """4-bit weights and one fp32 scale per 64 of them."""
 _MEGATRON_SELECTIVE = {
     "core_attn": (),
@@ -151,6 +152,8 @@ def _check_rules(row: Row) -> None:
         for word in ("-vl", "omni", "ocr", "internvl", "llava", "mimo test", "emu", "vl2")
     ):
         raise RuleError("multimodal: the vision or audio tower is not modelled")
+    if "distill" in text(row, "id"):
+        raise RuleError("distillation: the teacher shares the GPU and its size is not stated")
     if any(word in task for word in ("gkd", "ppo", "grpo", "kto", "rl-")):
         raise RuleError("several models share the GPU and the row does not say how")
     sample, batch, micro = integer(row, "gbs"), integer(row, "mbs"), integer(row, "dp")
@@ -166,16 +169,14 @@ def _megatron_test(row: Row) -> MemoryRun:
     flags = read_flags(row)
     tp = degree(row, "tp")
     is_plain = is_plain_test(row)
-    is_fused = flags.has("cross-entropy-loss-fusion")
+    # the fused loss of these tests is Megatron's own ("native"), which keeps fp32 probabilities as well
     recipe = Recipe(
         gradient_bytes=2.0 if flags.has("grad-reduce-in-bf16") else 4.0,
-        logits_bytes=FUSED_LOGITS if is_fused else MEGATRON_LOGITS,
+        logits_bytes=MEGATRON_LOGITS,
         has_wgrad_buffer=not flags.has("no-gradient-accumulation-fusion"),
         is_sequence_parallel=tp == 1 or flags.has("sequence-parallel"),
         has_dropout=is_plain,
-        score_bytes_per_pair=_UNFUSED_SCORES
-        if flags.arguments.get("attention-backend") in ("unfused", "local")
-        else 0.0,
+        score_bytes_per_pair=_UNFUSED_SCORES if has_unfused_attention(row, flags) else 0.0,
         only_last_rank=True,
     )
     num_gpus = integer(row, "n_gpus")
@@ -202,6 +203,9 @@ def _bridge(row: Row) -> MemoryRun:
     is_small = any(part in model for part in _SIXTEEN_BIT_MOMENTS)
     recipe = _BRIDGE_16BIT_MOMENTS if is_small else _BRIDGE
     sharding = Sharding.ZERO3 if "FSDP" in text(row, "flags") else Sharding.ZERO1
+    if text(row, "mem_kind").endswith("iteration 1"):
+        # Adam's moments appear at the first optimizer step, after the first backward pass
+        recipe = replace(recipe, optimizer_bytes=_MASTER_BYTES)
     run = _run(row, recipe, default_sharding=sharding)
     return replace(run, assumed="gradients and optimizer states of the published recipe")
 
@@ -214,7 +218,7 @@ def _swift(row: Row) -> MemoryRun:
     if "liger" in note and "not using use_liger" not in note:
         recipe = replace(recipe, logits_bytes=0.0)
     if any(name in text(row, "model").lower() for name in ("awq", "gptq", "int4")):
-        recipe = replace(recipe, weight_bytes=_NF4_BYTES)
+        recipe = replace(recipe, weight_bytes=NF4_BYTES)
     return _run(row, recipe, default_sharding=Sharding.DDP)
 
 
@@ -232,7 +236,7 @@ def _torchtune(row: Row) -> MemoryRun:
     if reached >= steps.index("8-bit"):
         recipe = replace(recipe, optimizer_bytes=_ADAMW_8BIT_BYTES)
     if "qlora" in text(row, "task") or "qlora" in flags:
-        recipe = replace(recipe, weight_bytes=_NF4_BYTES, sharded_weight_bytes=_NF4_BYTES)
+        recipe = replace(recipe, weight_bytes=NF4_BYTES, sharded_weight_bytes=NF4_BYTES)
     if text(row, "gpu") in ("rtx4090", "rtx-a6000") and text(row, "task").startswith("full"):
         recipe = replace(recipe, gradient_bytes=0.0, optimizer_bytes=_ADAMW_8BIT_BYTES)
     sharding = Sharding.ZERO3 if text(row, "strategy") == "FSDP" else Sharding.DDP
@@ -242,7 +246,7 @@ def _torchtune(row: Row) -> MemoryRun:
 def _litgpt(row: Row) -> MemoryRun:
     recipe = replace(_PURE_16BIT, logits_bytes=EAGER_LOGITS)
     if "nf4" in text(row, "precision"):
-        recipe = replace(recipe, weight_bytes=_NF4_BYTES)
+        recipe = replace(recipe, weight_bytes=NF4_BYTES)
     if integer(row, "n_gpus", 1) != 1:
         raise RuleError("sharding over several GPUs not stated")
     return _run(row, recipe, default_sharding=Sharding.DDP)
@@ -271,6 +275,9 @@ def _run(
     micro_batch = degree(row, "mbs")
     lora_rank = _lora_rank(row)
     recompute, recipe = _recompute(row, recipe)
+    is_fp8 = "fp8" in text(row, "precision").lower()
+    if not is_fp8:
+        recipe = replace(recipe, has_fp8_inputs=False)
     tokens = micro_batch * seq_tokens * _filling(row)
     strategy = TrainerStrategy(
         num_gpus=num_gpus,
@@ -297,7 +304,7 @@ def _run(
         num_micro_batches=max(number_, 1.0),
         seq_tokens=seq_tokens,
         lora_rank=lora_rank,
-        is_fp8="fp8" in text(row, "precision").lower(),
+        is_fp8=is_fp8,
         host_optimizer_ratio=_host_ratio(row),
         kind=_kind(row),
         measured_bytes=positive(row, "mem_gib") * _GIB,

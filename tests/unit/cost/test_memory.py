@@ -68,7 +68,8 @@ def test_peak_of_truncated_models_on_8_b200(
     """
     model = truncated(load_model(name), layers, 1)
     at = site("b200")
-    at = replace(at, overheads=replace(at.overheads, logits_bytes_per_element=FUSED_CROSS_ENTROPY_BYTES))
+    fused = replace(at.overheads, vocabulary_parallel_logits_bytes_per_element=FUSED_CROSS_ENTROPY_BYTES)
+    at = replace(at, overheads=fused)
     data_parallel = 8 // (tp * pp * cp)
     work = job(model, tokens=equal_load(4 * data_parallel, sequence), steps=1, inference=False)
     costs = price(strategy(8, tp=tp, pp=pp, cp=cp, ep=ep, tokens=sequence), work=work, at=at)
