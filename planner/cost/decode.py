@@ -18,7 +18,7 @@ from math import log1p
 import numpy as np
 
 from planner.cost.communication import Span, collective_s, send_s, span
-from planner.cost.formats import WeightFormats, engine_kernel, engine_rates
+from planner.cost.formats import WeightFormats, engine_kernel, engine_rates, expert_launch_s, expert_rates
 from planner.domain.hardware import CollectiveLaw, CollectiveOp, Gpu, NodeType, Precision
 from planner.domain.model import LayerClass, Model
 from planner.domain.overheads import Overheads
@@ -62,6 +62,7 @@ def engine_layout(
     tp: FloatArray, pp: FloatArray, ep: FloatArray, node: NodeType, attention_dp: FloatArray | None = None
 ) -> EngineLayout:
     """The layout of engines on consecutive GPUs of `node`s, TP ranks adjacent."""
+    node = _small_message_node(node)
     tp_span = span(tp, 1.0, node)
     groups = np.ones_like(tp) if attention_dp is None else attention_dp
     has_attention_dp = bool(groups.max(initial=1.0) > 1)
@@ -76,6 +77,12 @@ def engine_layout(
         has_attention_dp=has_attention_dp,
         pp_crosses=ranks * pp > node.scale_up_domain_gpus,
     )
+
+
+@lru_cache(maxsize=64)
+def _small_message_node(node: NodeType) -> NodeType:
+    """`node` as the short messages of decode steps see its network."""
+    return replace(node, network=replace(node.network, nic_half_bytes=node.network.nic_small_half_bytes))
 
 
 @lru_cache(maxsize=64)
@@ -123,7 +130,7 @@ class _Step:
         self.model = model
         self.formats = formats
         self.rates = engine_rates(node.gpu, formats.dense)
-        self.expert_rates = engine_rates(node.gpu, formats.experts)
+        self.expert_rates = expert_rates(node.gpu, formats)
         self.table_rates = engine_rates(node.gpu, Precision.BF16)
         self.table_kernel = engine_kernel(node.gpu, Precision.BF16)
         self.kv_s_per_byte = 1.0 / (node.gpu.hbm_bytes_per_s * self.table_kernel.decode_attention_hbm_ratio)
@@ -349,14 +356,15 @@ def elementwise_bytes(layer: LayerClass, hidden: int, layout: EngineLayout, grou
 def layer_launch_s(layer: LayerClass, gpu: Gpu, formats: WeightFormats, overheads: Overheads) -> float:
     """Fixed kernel times of one layer inside a captured graph."""
     num_gemms = layer.attention.num_gemms + layer.mlp.num_gemms
-    experts_s = engine_kernel(gpu, formats.experts).moe_launch_s if layer.mlp.is_moe else 0.0
+    experts_s = expert_launch_s(gpu, formats) if layer.mlp.is_moe else 0.0
     has_cache = bool(layer.attention.kv_elements_per_token or layer.attention.state_elements_per_sequence)
-    return (
+    isolated = (
         num_gemms * engine_kernel(gpu, formats.dense).gemm_launch_s
         + experts_s
         + _KERNELS_PER_LAYER * overheads.elementwise_launch_s
         + has_cache * engine_kernel(gpu, Precision.BF16).decode_attention_launch_s
     )
+    return isolated * overheads.engine_launch_ratio
 
 
 def num_mixers(layer: LayerClass) -> int:

@@ -6,7 +6,7 @@ four bits while attention stays in 8 or 16, and the KV cache has a format of its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from planner.cost.compute import KernelRates, kernel_rates
@@ -24,6 +24,8 @@ class WeightFormats:
     dense: Precision
     experts: Precision
     cache_bytes: float = 2.0
+    is_weight_only: bool = False
+    """Products run in 16 bit even where the GPU has a matrix unit for the format (INT4 checkpoints)."""
 
 
 def uniform(precision: Precision) -> WeightFormats:
@@ -31,24 +33,42 @@ def uniform(precision: Precision) -> WeightFormats:
     return WeightFormats(dense=precision, experts=precision)
 
 
+def _has_units(gpu: Gpu, precision: Precision, is_weight_only: bool) -> bool:
+    """The GPU multiplies in this format, and the checkpoint asks for it."""
+    return gpu.supports(precision) and not is_weight_only
+
+
 @lru_cache(maxsize=256)
 def engine_kernel(gpu: Gpu, precision: Precision) -> KernelEfficiency:
-    """Efficiencies of the kernels that multiply with weights of `precision`."""
+    """Efficiencies of the kernels that multiply with dense weights of `precision`."""
     return gpu.kernel(precision if gpu.supports(precision) else Precision.BF16)
 
 
 @lru_cache(maxsize=256)
 def engine_rates(gpu: Gpu, precision: Precision) -> KernelRates:
-    """Rates of isolated kernels with weights of `precision`; weight-only where the GPU lacks the format."""
+    """Rates of isolated kernels with dense weights of `precision`; weight-only where the GPU lacks the format."""
     if gpu.supports(precision):
         return kernel_rates(gpu, precision, is_training=False)
     dequantised = kernel_rates(gpu, Precision.BF16, is_training=False)
-    return KernelRates(
-        gemm_s_per_flop=dequantised.gemm_s_per_flop,
-        moe_gemm_s_per_flop=dequantised.moe_gemm_s_per_flop,
-        attention_s_per_flop=dequantised.attention_s_per_flop,
-        attention_half_tokens=dequantised.attention_half_tokens,
-        hbm_s_per_byte=dequantised.hbm_s_per_byte,
-        moe_hbm_s_per_byte=dequantised.moe_hbm_s_per_byte,
-        weight_bytes_per_param=precision.num_bytes,
+    return replace(dequantised, weight_bytes_per_param=precision.num_bytes)
+
+
+@lru_cache(maxsize=256)
+def expert_rates(gpu: Gpu, formats: WeightFormats) -> KernelRates:
+    """Rates of the grouped products of routed experts."""
+    if _has_units(gpu, formats.experts, formats.is_weight_only):
+        return kernel_rates(gpu, formats.experts, is_training=False)
+    dequantised = kernel_rates(gpu, Precision.BF16, is_training=False)
+    ratio = gpu.kernel(Precision.BF16).weight_only_hbm_ratio
+    return replace(
+        dequantised,
+        moe_hbm_s_per_byte=1.0 / (gpu.hbm_bytes_per_s * ratio),
+        weight_bytes_per_param=formats.experts.num_bytes,
     )
+
+
+def expert_launch_s(gpu: Gpu, formats: WeightFormats) -> float:
+    """Fixed time of the routed experts of one layer."""
+    if _has_units(gpu, formats.experts, formats.is_weight_only):
+        return gpu.kernel(formats.experts).moe_launch_s
+    return gpu.kernel(Precision.BF16).weight_only_launch_s

@@ -19,7 +19,7 @@ from planner.cost.decode import (
     engine_layout,
     kv_heads_share,
 )
-from planner.cost.formats import uniform
+from planner.cost.formats import WeightFormats, uniform
 from planner.cost.offload import host_link_rate
 from planner.cost.prefill import prefill_s
 from planner.cost.terms import Terms
@@ -115,16 +115,23 @@ def _stage_share(model: Model, pp: FloatArray) -> FloatArray:
     return np.ceil(model.num_layers / pp) / model.num_layers
 
 
-def engine_weight_bytes(model: Model, precision: Precision, table: RolloutTable) -> FloatArray:
-    """Weights per GPU on the fullest pipeline rank.
+def engine_weight_bytes(
+    model: Model,
+    formats: WeightFormats,
+    tp: FloatArray,
+    pp: FloatArray,
+    attention_dp: FloatArray | float = 1.0,
+) -> FloatArray:
+    """Weights per GPU on the fullest pipeline rank; groups of data-parallel attention repeat all but the experts.
 
     Embedding and output head stay in 16 bit; with pipeline parallelism they sit on different ranks, so the
     fullest rank holds one of them.
     """
     tables = model.embedding_params + model.head_params
-    body = (model.num_params - tables) * precision.num_bytes * _stage_share(model, table.pp)
-    held = np.where(table.pp > 1, model.embedding_params, tables) * TABLE_BYTES
-    result: FloatArray = (body + held) / table.tp
+    experts = model.num_expert_params * formats.experts.num_bytes / attention_dp
+    dense = (model.num_dense_params - tables) * formats.dense.num_bytes
+    held = np.where(pp > 1, model.embedding_params, tables) * TABLE_BYTES
+    result: FloatArray = ((experts + dense) * _stage_share(model, pp) + held) / tp
     return result
 
 
@@ -148,7 +155,7 @@ def lora_params(model: Model, rank: int) -> float:
 def _engine_memory(job: EngineJob, precision: Precision, table: RolloutTable, site: Site) -> _EngineMemory:
     """What an engine puts on each GPU. Logits: one 32-bit row per sequence, vocabulary sharded by TP."""
     model, overheads = job.model, site.overheads
-    weights = engine_weight_bytes(model, precision, table)
+    weights = engine_weight_bytes(model, uniform(precision), table.tp, table.pp)
     if job.lora_rank is not None:
         weights = weights + lora_params(model, job.lora_rank) * _LORA_BYTES / (table.tp * table.pp)
     hidden_bytes = overheads.engine_activation_factor * overheads.engine_batched_tokens * model.hidden_size * 2.0

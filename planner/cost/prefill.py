@@ -55,7 +55,7 @@ def attention_s(
     node: NodeType,
     layout: EngineLayout,
     step_tokens: FloatArray,
-    prompt_tokens: float,
+    prompt_tokens: float | FloatArray,
 ) -> FloatArray:
     """Causal attention and element-wise passes of `step_tokens` tokens of whole prompts of `prompt_tokens` each.
 
@@ -64,8 +64,9 @@ def attention_s(
     rates = engine_rates(node.gpu, Precision.BF16)
     rate = rates.attention_s_per_flop * (prompt_tokens + rates.attention_half_tokens) / prompt_tokens
     seconds = np.zeros_like(step_tokens)
+    lengths = np.asarray(prompt_tokens, dtype=np.float64)
     for layer in model.layers:
-        flop = attention_flop_per_token(layer.attention, prompt_tokens, prompt_tokens**2)
+        flop = attention_flop_per_token(layer.attention, lengths, lengths**2)
         one = step_tokens * (flop * rate) / layout.tp
         one += elementwise_bytes(layer, model.hidden_size, layout, step_tokens) * rates.hbm_s_per_byte
         seconds += one * layer.num_layers

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.formats import uniform
 from planner.cost.generation import cache_bytes_per_gpu, engine_weight_bytes, lora_params, price_engine
 from planner.cost.terms import TIME_TERMS, Terms, total
 from planner.cost.worker import EngineJob, Site, WorkerCosts
@@ -108,13 +109,13 @@ def test_resident_engines_keep_their_memory_and_sleeping_ones_a_residue() -> Non
 
 def test_weights_divide_over_ranks_and_stay_whole_together() -> None:
     table = RolloutTable.of((strategy(num_gpus=8, tp=1), strategy(num_gpus=8, tp=8), strategy(num_gpus=8, tp=2, pp=4)))
-    weights = engine_weight_bytes(DENSE, Precision.BF16, table)
+    weights = engine_weight_bytes(DENSE, uniform(Precision.BF16), table.tp, table.pp)
     assert weights[0] == pytest.approx(2.0 * DENSE.num_params)
     assert weights[1] == pytest.approx(weights[0] / 8)
     # The fullest pipeline rank holds a quarter of the layers and one of two vocabulary tables.
     tables = 2.0 * DENSE.embedding_params
     assert weights[2] == pytest.approx((weights[0] - 2 * tables) / 8 + tables / 2)
-    halved = engine_weight_bytes(DENSE, Precision.FP8, table)
+    halved = engine_weight_bytes(DENSE, uniform(Precision.FP8), table.tp, table.pp)
     assert halved[0] == pytest.approx((weights[0] + 2 * tables) / 2)
 
 

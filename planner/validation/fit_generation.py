@@ -1,0 +1,262 @@
+"""Fits the few serving parameters to quality A rows of generation.csv and judges them on rows that were left out.
+
+`python -m planner.validation.fit_generation` prints values beside their priors and the errors: as fitted, with whole
+families, GPUs and deployments held out, each beside the errors of the priors alone. Nothing is written: values that
+are kept stand in hardware_catalog.
+
+Method: Gauss-Newton on log(predicted / measured) over the logarithms of the parameters, Huber weights, every parameter
+drawn to its prior (a normal law of log(value / prior)), every family with equal total weight up to a power. See
+docs/validation-protocol.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.domain.hardware import KernelEfficiency, NodeType
+from planner.domain.overheads import EngineProfile, Overheads
+from planner.domain.strategy import FloatArray, IntArray
+from planner.files.catalog import load_overheads
+from planner.validation.generation import Deployment, exclude_by_rule, price_deployments, read_row
+from planner.validation.read import Row, collect, read_tables
+from planner.validation.records import Keys, Table
+
+HUBER = 0.15
+"""Log residuals beyond count linearly."""
+NOISE = 0.10
+"""Standard deviation of a log residual, against which priors are weighed."""
+FAMILY_POWER = 0.5
+"""A family of n rows weighs n ** (1 - FAMILY_POWER)."""
+_STEPS = 8
+_FOLD_STEPS = 4
+_DELTA = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A positive number with a prior: `sigma` is the standard deviation of log(value / prior)."""
+
+    name: str
+    prior: float
+    sigma: float
+    most: float = np.inf
+    """Physical upper end (shares of a peak)."""
+
+
+_ARCHITECTURES = {"hopper": ("Hopper",), "blackwell": ("Blackwell", "Blackwell Ultra")}
+
+
+def parameters() -> tuple[Parameter, ...]:
+    """All fitted parameters; docs/validation-protocol.md states the source of each prior."""
+    found: list[Parameter] = []
+
+    def add(name: str, prior: float, sigma: float, most: float = np.inf) -> None:
+        found.append(Parameter(name=name, prior=prior, sigma=sigma, most=most))
+
+    add("hopper.fp8.gemm_launch_s", 7.5e-6, 0.4)
+    add("hopper.bf16.moe_launch_s", 15e-6, 0.3)
+    add("hopper.fp8.moe_launch_s", 30e-6, 0.5)
+    add("hopper.fp8.moe_hbm_ratio", 0.6, 0.25, 0.95)
+    add("hopper.fp8.moe_gemm_flop_ratio", 0.25, 0.25, 0.95)
+    add("hopper.bf16.weight_only_launch_s", 25e-6, 0.5)
+    add("hopper.bf16.weight_only_hbm_ratio", 0.5, 0.35, 0.95)
+    add("blackwell.bf16.moe_launch_s", 15e-6, 0.3)
+    add("blackwell.fp8.gemm_launch_s", 6e-6, 0.4)
+    add("blackwell.fp8.gemm_hbm_ratio", 0.7, 0.15, 0.95)
+    add("blackwell.fp8.moe_launch_s", 20e-6, 0.5)
+    add("blackwell.fp8.moe_hbm_ratio", 0.7, 0.25, 0.95)
+    add("blackwell.fp4.gemm_launch_s", 6e-6, 0.4)
+    add("blackwell.fp4.gemm_hbm_ratio", 0.6, 0.2, 0.95)
+    add("blackwell.fp4.gemm_flop_ratio", 0.35, 0.25, 0.95)
+    add("blackwell.fp4.moe_launch_s", 20e-6, 0.5)
+    add("blackwell.fp4.moe_hbm_ratio", 0.6, 0.25, 0.95)
+    add("blackwell.fp4.moe_gemm_flop_ratio", 0.25, 0.25, 0.95)
+    add("blackwell.bf16.weight_only_launch_s", 25e-6, 0.5)
+    add("blackwell.bf16.weight_only_hbm_ratio", 0.4, 0.35, 0.95)
+    for engine in ("vllm", "sglang", "trtllm"):
+        add(f"{engine}.step_s", 0.7e-3, 0.7)
+        add(f"{engine}.step_per_sequence_s", 5e-6, 0.7)
+        add(f"{engine}.prefill_step_s", 4e-3, 0.7)
+        add(f"{engine}.launch_ratio", 0.9, 0.2)
+        add(f"{engine}.all_reduce_latency_ratio", 0.65, 0.3)
+    return tuple(found)
+
+
+def with_parameters(node: NodeType, overheads: Overheads, values: Mapping[str, float]) -> tuple[NodeType, Overheads]:
+    """A machine and overheads with the parameters that concern them."""
+    gpu = node.gpu
+    family = next((name for name, archs in _ARCHITECTURES.items() if gpu.architecture in archs), "")
+    kernels = tuple(
+        (precision, _kernel(kernel, f"{family}.{precision.value}.", values)) for precision, kernel in gpu.kernels
+    )
+    engines = tuple(_engine(engine, values) for engine in overheads.engines)
+    return replace(node, gpu=replace(gpu, kernels=kernels)), replace(overheads, engines=engines)
+
+
+def _kernel(kernel: KernelEfficiency, prefix: str, values: Mapping[str, float]) -> KernelEfficiency:
+    changed = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    return replace(kernel, **changed) if changed else kernel
+
+
+def _engine(engine: EngineProfile, values: Mapping[str, float]) -> EngineProfile:
+    prefix = f"{engine.name}."
+    changed = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    return replace(engine, **changed) if changed else engine
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Rows to fit, as deployments with their keys and measurements; arrays of shape (num_rows,)."""
+
+    read: tuple[tuple[Row, Deployment], ...]
+    keys: tuple[Keys, ...]
+    deployments: tuple[str, ...]
+    log_measured: FloatArray
+    overheads: Overheads
+
+    def log_predicted(self, values: Mapping[str, float], rows: IntArray | None = None) -> FloatArray:
+        """log(predicted) of some rows (all by default) under parameter values."""
+        chosen = range(len(self.read)) if rows is None else rows.tolist()
+        nodes: dict[NodeType, NodeType] = {}
+        overheads = self.overheads
+        read: list[tuple[Row, Deployment]] = []
+        for index in chosen:
+            row, item = self.read[index]
+            if item.node not in nodes:
+                nodes[item.node], overheads = with_parameters(item.node, self.overheads, values)
+            read.append((row, replace(item, node=nodes[item.node])))
+        return np.log([priced.predicted for priced in price_deployments(read, overheads)])
+
+
+def load_problem() -> Problem:
+    """Quality A closed-loop rows that no rule excludes."""
+    _, rest = exclude_by_rule(read_tables(None, [Table.GENERATION])[Table.GENERATION].rows)
+    read, _ = collect([row for row in rest if row["quality"] == "A"], Table.GENERATION, read_row)
+    kept = tuple((row, item) for row, item in read if not item.is_maximum_load)
+    overheads = load_overheads()
+    priced = price_deployments(kept, overheads)
+    return Problem(
+        read=kept,
+        keys=tuple(item.keys for item in priced),
+        deployments=tuple(_deployment(item.keys) for item in priced),
+        log_measured=np.log([item.measured for item in priced]),
+        overheads=overheads,
+    )
+
+
+def _deployment(keys: Keys) -> str:
+    """Everything but lengths and concurrency."""
+    return f"{keys.configuration.rpartition(' c')[0].rpartition(' ')[0]} {keys.release}"
+
+
+def fit(problem: Problem, rows: IntArray, start: FloatArray, num_steps: int) -> FloatArray:
+    """Logarithms of the fitted parameters."""
+    known = parameters()
+    prior = np.log([p.prior for p in known])
+    sigma = np.array([p.sigma for p in known])
+    most = np.log([p.most for p in known])
+    families = Counter(problem.keys[index].family for index in rows)
+    weight = np.array([families[problem.keys[index].family] ** -FAMILY_POWER for index in rows])
+    weight *= len(rows) / weight.sum()
+    position = start.copy()
+    for _ in range(num_steps):
+        jacobian, base = _jacobian(problem, rows, position)
+        residual = base - problem.log_measured[rows]
+        robust = weight * np.minimum(1.0, HUBER / np.maximum(np.abs(residual), 1e-9)) / NOISE**2
+        normal = jacobian.T @ (jacobian * robust[:, None]) + np.diag(sigma**-2)
+        gradient = jacobian.T @ (robust * residual) + (position - prior) / sigma**2
+        step = -np.linalg.solve(normal, gradient)
+        position = np.minimum(position + np.clip(step, -0.5, 0.5), most)
+    return position
+
+
+def _jacobian(problem: Problem, rows: IntArray, position: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(d log predicted / d log parameter of shape (num_rows, num_parameters), log predicted)."""
+    base = problem.log_predicted(_values(position), rows)
+    columns = np.zeros((len(rows), len(position)))
+    for index, parameter in enumerate(parameters()):
+        touched = np.array([place for place, row in enumerate(rows) if _concerns(parameter.name, problem.read[row][1])])
+        if not len(touched):
+            continue
+        moved = position.copy()
+        moved[index] += _DELTA
+        columns[touched, index] = (problem.log_predicted(_values(moved), rows[touched]) - base[touched]) / _DELTA
+    return columns, base
+
+
+def _concerns(name: str, item: Deployment) -> bool:
+    """False where a parameter surely does not act, to save time."""
+    scope = name.split(".")[0]
+    if scope in _ARCHITECTURES:
+        return item.node.gpu.architecture in _ARCHITECTURES[scope]
+    return scope == item.engine
+
+
+def _values(position: FloatArray) -> dict[str, float]:
+    return {parameter.name: float(np.exp(value)) for parameter, value in zip(parameters(), position, strict=True)}
+
+
+def held_out(problem: Problem, group: Callable[[int], str], start: FloatArray, max_folds: int) -> FloatArray:
+    """Log residuals of every row, each predicted by a fit without its group."""
+    members: dict[str, list[int]] = {}
+    for index in range(len(problem.read)):
+        members.setdefault(group(index), []).append(index)
+    bins: list[list[int]] = [[] for _ in range(min(max_folds, len(members)))]
+    for name in sorted(members, key=lambda name: (-len(members[name]), name)):
+        min(bins, key=len).extend(members[name])
+    result = np.empty(len(problem.read))
+    everything = np.arange(len(problem.read))
+    for members_of_fold in bins:
+        judged = np.sort(np.asarray(members_of_fold))
+        position = fit(problem, np.setdiff1d(everything, judged), start, _FOLD_STEPS)
+        result[judged] = problem.log_predicted(_values(position), judged) - problem.log_measured[judged]
+    return result
+
+
+def summary(log_residual: FloatArray) -> str:
+    """`median / 90th percentile (bias)` in percent of |predicted / measured - 1|."""
+    error = np.expm1(log_residual)
+    return (
+        f"{100 * np.median(np.abs(error)):5.1f} / {100 * np.quantile(np.abs(error), 0.9):5.1f}"
+        f"  bias {100 * np.median(error):+5.1f}"
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    problem = load_problem()
+    known = parameters()
+    everything = np.arange(len(problem.read))
+    prior = np.log([p.prior for p in known])
+    print(f"{len(everything)} rows, {len(known)} parameters")
+    print("priors             ", summary(problem.log_predicted(_values(prior)) - problem.log_measured))
+    position = fit(problem, everything, prior, _STEPS)
+    for parameter, value in zip(known, position, strict=True):
+        shift = (value - np.log(parameter.prior)) / parameter.sigma
+        print(f"  {parameter.name:36s} prior {parameter.prior:9.3g}  fitted {np.exp(value):9.3g}  ({shift:+.1f} sigma)")
+    residual = problem.log_predicted(_values(position)) - problem.log_measured
+    print("fitted             ", summary(residual))
+    for family in sorted({keys.family for keys in problem.keys}):
+        chosen = np.array([keys.family == family for keys in problem.keys])
+        print(f"  {family:16s} {int(chosen.sum()):5d}  {summary(residual[chosen])}")
+    if "--fitted-only" in arguments:
+        return
+    for title, group, folds in (
+        ("family held out", lambda index: problem.keys[index].family, 20),
+        ("GPU held out", lambda index: problem.keys[index].gpu, 20),
+        ("deployment held out", lambda index: problem.deployments[index], 8),
+    ):
+        left_out = held_out(problem, group, position, folds)
+        print(f"{title:19s}", summary(left_out))
+        if folds == 20:
+            for name in sorted({group(index) for index in everything.tolist()}):
+                chosen = np.array([group(index) == name for index in everything.tolist()])
+                print(f"  {name:16s} {int(chosen.sum()):5d}  {summary(left_out[chosen])}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
