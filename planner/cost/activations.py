@@ -46,10 +46,14 @@ class Recipe:
     """Of a ZeRO-3 shard."""
     sharded_optimizer_bytes: float = 8.0
     """Beside the shard of weights."""
+    frozen_bytes: float = 2.0
+    """Of a base that LoRA leaves untouched, vocabulary tables apart."""
     fp8_bytes: float = 2.0
     """FP8 copies of a weight and of its transpose, kept beside the 16-bit weight."""
     has_fp8_inputs: bool = False
     """Inputs of linear layers are kept in FP8: one byte less for norm outputs, attention outputs, products."""
+    has_root_unit: bool = True
+    """FSDP gathers both vocabulary tables together (transformers); torchtitan wraps each."""
     logits_bytes: float | None = None
     """Live bytes per logit; None: the value of `Overheads`."""
     has_wgrad_buffer: bool = True

@@ -20,6 +20,8 @@ from planner.domain.strategy import RECOMPUTES, SHARDINGS, FloatArray, Recompute
 
 REDUCE_BYTES = 4.0
 """Gradients are reduced in fp32 (Megatron default; verl and NeMo-RL set it for FSDP)."""
+_FROZEN_BYTES = 2.0
+_GATHERED_BYTES = 4.0
 _ADAPTER_BYTES = 18.0
 """16-bit weights, fp32 gradients, master weights and moments of a LoRA parameter; adapters stay unsharded."""
 
@@ -90,9 +92,15 @@ def _bytes(at: Layout, whole: FloatArray, divided: FloatArray) -> FloatArray:
     return result
 
 
-def frozen_states(at: Layout, *, is_fp8: bool) -> States:
-    """States of a forward-only worker: 16-bit weights, divided by ZeRO-3."""
+def frozen_states(at: Layout, *, is_fp8: bool, recipe: Recipe = STANDARD) -> States:
+    """States of a forward-only worker: 16-bit weights, divided by ZeRO-3.
+
+    A base quantised for LoRA keeps its vocabulary tables in 16 bit.
+    """
     weights = _bytes(at, _FROZEN_WHOLE, _FROZEN_DIVIDED)
+    if recipe.frozen_bytes != _FROZEN_BYTES:
+        tables = at.table_params * (_FROZEN_WHOLE.take(at.sharding) + _FROZEN_DIVIDED.take(at.sharding) * at.per_shard)
+        weights = tables + (weights - tables) * (recipe.frozen_bytes / _FROZEN_BYTES)
     zero = np.zeros_like(weights)
     return States(
         weights=weights * (1.5 if is_fp8 else 1.0),
@@ -111,7 +119,7 @@ def training_states(
     With LoRA the base is frozen and only adapters train.
     """
     if lora_rank is not None:
-        base = frozen_states(at, is_fp8=is_fp8)
+        base = frozen_states(at, is_fp8=is_fp8, recipe=recipe)
         adapters = lora_rank * at.totals.adapter_params_per_rank * at.depth_ratio * at.per_tp
         on_gpu = 1.0 - flags.cpu_optimizer
         return States(
@@ -197,6 +205,8 @@ def training_transient(
     routed_extra = _etp_copies(at, table)
     if routed_extra is not None:
         one += tokens * routed_extra * (at.depth_ratio * ~is_full)
+    # Sequence parallelism gathers the input of one block, and holds as large a partial sum before it is scattered.
+    live += rank_tokens * (table.tp > 1.0) * (_GATHERED_BYTES * totals.hidden_size * recipe.is_sequence_parallel)
     first_share, last_share = in_flight(table, num_micro_batches)
     first, last = one * first_share + live, one * last_share + live
     head_tokens = tokens * float(totals.has_head)
@@ -216,7 +226,7 @@ def training_transient(
     return Transient(
         activations=np.where(is_last, last, first),
         logits=logits * is_last,
-        unsharded=_unsharded(at, 0.0 if is_lora else recipe.gradient_bytes),
+        unsharded=_unsharded(at, 0.0 if is_lora else recipe.gradient_bytes, recipe),
         wgrad_buffer=np.where(is_last, last_wgrad, first_wgrad),
     )
 
@@ -253,12 +263,16 @@ def _etp_copies(at: Layout, table: TrainerTable) -> FloatArray | None:
     return 2.0 * elements * (table.etp - 1.0)
 
 
-def _unsharded(at: Layout, gradient_bytes: float) -> FloatArray:
-    """FSDP: 16-bit weights of the current and the next block and of the root unit, and gradients of one unit."""
+def _unsharded(at: Layout, gradient_bytes: float, recipe: Recipe = STANDARD) -> FloatArray:
+    """FSDP: 16-bit weights of the current and the next block and of the root unit, and gradients of one unit.
+
+    The root unit holds both vocabulary tables, unless the recipe makes each a unit of its own.
+    """
     totals = at.totals
     block = totals.largest_layer_params * at.per_tp
-    gathered = 2.0 * (2.0 * block + at.table_params)
-    gradients = gradient_bytes * np.maximum(block, at.table_params)
+    root = at.table_params if recipe.has_root_unit else totals.table_params * at.per_tp
+    gathered = 2.0 * (2.0 * block + root)
+    gradients = gradient_bytes * np.maximum(block, root)
     return (gathered + gradients) * _IS_ZERO3.take(at.sharding)
 
 

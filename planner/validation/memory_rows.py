@@ -40,6 +40,7 @@ _TORCHTITAN = Recipe(
     fp8_bytes=0.0,
     selective=(Module.EVERY_SECOND_PRODUCT,),
     keeps_live_layer=True,
+    has_root_unit=False,
 )
 _BRIDGE = Recipe(gradient_bytes=2.0, fp8_bytes=0.0, has_fp8_inputs=True, logits_bytes=FUSED_LOGITS)
 """Performance recipes of Megatron-Bridge reduce gradients in 16 bit and keep FP8 weights only (param gather)."""
@@ -66,6 +67,9 @@ _MEGATRON_SELECTIVE = {
     "moe": (Module.MOE,),
     "mla_up_proj": (Module.MLA_UP_PROJECTION,),
 }
+_TORCHTUNE_STEPS = (
+    "packed", "compile", "chunked", "checkpointing", "fuse optimizer", "offloading", "8-bit", "lora", "qlora"
+)  # fmt: skip
 _SIXTEEN_BIT_MOMENTS = ("moonlight", "deepseek", "nemotron-3", "nemotron-3.5", "kimi")
 """Models whose published Megatron-Bridge recipes set a precision-aware optimizer with 16-bit gradients and moments."""
 
@@ -156,6 +160,8 @@ def _check_rules(row: Row) -> None:
         raise RuleError("distillation: the teacher shares the GPU and its size is not stated")
     if any(word in task for word in ("gkd", "ppo", "grpo", "kto", "rl-")):
         raise RuleError("several models share the GPU and the row does not say how")
+    if _filling(row) < 1.0 and degree(row, "mbs") > 1:
+        raise RuleError("several samples per micro-batch, not packed: their lengths are not stated")
     sample, batch, micro = integer(row, "gbs"), integer(row, "mbs"), integer(row, "dp")
     if sample and batch and micro and sample % (batch * micro):
         raise RuleError("global batch is no multiple of micro batch x data-parallel ranks: the row contradicts itself")
@@ -218,35 +224,43 @@ def _swift(row: Row) -> MemoryRun:
     if "liger" in note and "not using use_liger" not in note:
         recipe = replace(recipe, logits_bytes=0.0)
     if any(name in text(row, "model").lower() for name in ("awq", "gptq", "int4")):
-        recipe = replace(recipe, weight_bytes=NF4_BYTES)
+        recipe = replace(recipe, frozen_bytes=NF4_BYTES)
     return _run(row, recipe, default_sharding=Sharding.DDP)
 
 
 def _torchtune(row: Row) -> MemoryRun:
+    """Default recipes checkpoint activations and chunk the loss; the ablation adds one step after another."""
     flags = text(row, "flags").lower()
-    recipe = _PURE_16BIT
-    steps = ("packed", "compile", "chunked", "checkpointing", "fuse optimizer", "offloading", "8-bit", "lora", "qlora")
-    reached = (
-        max((index for index, step in enumerate(steps) if step in flags), default=-1) if "cumulative" in flags else -1
-    )
-    if reached >= steps.index("chunked"):
+    is_ablation = "cumulative" in flags
+    reached = max((index for index, step in enumerate(_TORCHTUNE_STEPS) if step in flags), default=-1)
+
+    def has(step: str) -> bool:
+        return is_ablation and reached >= _TORCHTUNE_STEPS.index(step)
+
+    recipe = replace(_PURE_16BIT, sharded_optimizer_bytes=_PURE_16BIT.optimizer_bytes)
+    if not is_ablation or has("chunked"):
         recipe = replace(recipe, logits_bytes=FUSED_LOGITS)
-    if reached >= steps.index("fuse optimizer") or "optimizer in backward" in flags:
+    if has("fuse optimizer") or "optimizer in backward" in flags:
         recipe = replace(recipe, gradient_bytes=0.0)
-    if reached >= steps.index("8-bit"):
+    if has("8-bit"):
         recipe = replace(recipe, optimizer_bytes=_ADAMW_8BIT_BYTES)
     if "qlora" in text(row, "task") or "qlora" in flags:
-        recipe = replace(recipe, weight_bytes=NF4_BYTES, sharded_weight_bytes=NF4_BYTES)
-    if text(row, "gpu") in ("rtx4090", "rtx-a6000") and text(row, "task").startswith("full"):
+        recipe = replace(recipe, frozen_bytes=NF4_BYTES)
+    if "cpu offload" in flags:
+        recipe = replace(recipe, sharded_weight_bytes=0.0, sharded_optimizer_bytes=0.0)
+    if not is_ablation and text(row, "strategy") == "single" and text(row, "task").startswith("full"):
         recipe = replace(recipe, gradient_bytes=0.0, optimizer_bytes=_ADAMW_8BIT_BYTES)
     sharding = Sharding.ZERO3 if text(row, "strategy") == "FSDP" else Sharding.DDP
-    return _run(row, recipe, default_sharding=sharding)
+    run = _run(row, recipe, default_sharding=sharding)
+    if is_ablation:
+        return run
+    return replace(run, strategy=replace(run.strategy, recompute=Recompute.FULL), assumed="activation checkpointing")
 
 
 def _litgpt(row: Row) -> MemoryRun:
     recipe = replace(_PURE_16BIT, logits_bytes=EAGER_LOGITS)
     if "nf4" in text(row, "precision"):
-        recipe = replace(recipe, weight_bytes=NF4_BYTES)
+        recipe = replace(recipe, frozen_bytes=NF4_BYTES)
     if integer(row, "n_gpus", 1) != 1:
         raise RuleError("sharding over several GPUs not stated")
     return _run(row, recipe, default_sharding=Sharding.DDP)
@@ -274,6 +288,11 @@ def _run(
     seq_tokens = positive(row, "seq_len")
     micro_batch = degree(row, "mbs")
     lora_rank = _lora_rank(row)
+    if "dpo" in text(row, "task") and lora_rank is None:
+        # the reference model stays on the GPU in 16 bit, sharded like the policy
+        recipe = replace(
+            recipe, weight_bytes=recipe.weight_bytes + 2.0, sharded_weight_bytes=recipe.sharded_weight_bytes + 2.0
+        )
     recompute, recipe = _recompute(row, recipe)
     is_fp8 = "fp8" in text(row, "precision").lower()
     if not is_fp8:
