@@ -19,29 +19,30 @@ from planner.files.residuals import ResidualFile, load_residuals
 
 FloatArray = NDArray[np.float64]
 
-# Distance that a differing trait adds. Set by judgement before any coverage was looked at: another kind of run says
-# least, and half a step each for what usually changes the error by tens of percent.
+# Distance that a differing trait adds. Set by judgement, only the stretch is fitted: another kind of run says next to
+# nothing, and the rest is half a step for what usually changes the error by tens of percent.
 DISTANCE_MODEL = 0.5
 DISTANCE_FAMILY = 0.5
 DISTANCE_GPU = 0.4
 DISTANCE_ARCHITECTURE = 0.6
 DISTANCE_PRECISION = 0.7
 DISTANCE_FRAMEWORK = 0.7
-DISTANCE_SUBSET = 1.5
+DISTANCE_SUBSET = 3.0
 DISTANCE_QUALITY = 0.7
 NEAR_DISTANCE = 1.45
 """A row counts as near up to here: same kind of run and GPU generation; model or precision and framework may differ."""
 TIME_TABLE = "rl"
 MEMORY_TABLE = "memory"
 SYNCHRONOUS = "synchronous"
+EXACT_RECIPE = "exact recipe"
 _TAIL = (1.0 - COVERAGE_RATIO) / 2.0
 _ROUNDING = 1e-9
 
 
 def plan_bands(plan: Plan) -> tuple[Band | None, Band | None]:
     """Bands of a plan's iteration time and of its memory peaks; None where nothing of the kind was measured."""
-    data = load_residuals()
-    return _plan_band(plan, data, TIME_TABLE, SYNCHRONOUS), _plan_band(plan, data, MEMORY_TABLE, "")
+    data = load_residuals(TIME_TABLE, MEMORY_TABLE)
+    return _plan_band(plan, data, TIME_TABLE, SYNCHRONOUS), _plan_band(plan, data, MEMORY_TABLE, EXACT_RECIPE)
 
 
 def _plan_band(plan: Plan, data: ResidualFile, name: str, subset: str) -> Band | None:
@@ -82,7 +83,7 @@ def band(traits: Traits, table: ResidualTable) -> Band:
 def distances(queries: Sequence[Traits], residuals: Sequence[Residual]) -> FloatArray:
     """Distance of each query to each measured row, shape (queries, residuals).
 
-    A trait that a query does not state adds the same to all rows.
+    A trait that a query does not state adds nothing.
     """
     rows = [residual.traits for residual in residuals]
     return (
@@ -100,7 +101,8 @@ def distances(queries: Sequence[Traits], residuals: Sequence[Residual]) -> Float
 def _unequal(left: list[str], right: list[str], distance: float) -> FloatArray:
     codes = {name: code for code, name in enumerate(dict.fromkeys([*left, *right]))}
     a, b = np.array([codes[name] for name in left]), np.array([codes[name] for name in right])
-    return np.where(a[:, None] == b[None, :], 0.0, distance)
+    is_stated = np.array([bool(name) for name in left])
+    return np.where((a[:, None] != b[None, :]) & is_stated[:, None], distance, 0.0)
 
 
 def log_bands(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PROGRESS_AFTER_S = 1.0
 HELP_WIDTH = 100
+WORST_ROWS = 5
 SUMMARY = "Proven placement and parallelism plans for RL post-training of language models."
 # The backspace keeps the help formatter from filling the lines as one paragraph.
 EXAMPLES = """\b
@@ -204,6 +205,65 @@ def frameworks(name: opt.Name = None) -> None:
     _print_table(framework_table() if name is None else framework_details(name))
 
 
+def validate(
+    table: opt.ValidatedTable = None,
+    gpu: opt.RowGpu = None,
+    model: opt.RowModel = None,
+    worst: opt.Worst = None,
+    data: opt.Data = None,
+    no_anchors: opt.NoAnchors = False,
+    write_residuals: opt.WriteResiduals = None,
+    write_docs: opt.WriteDocs = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Price published measurements, each with its own configuration, and show how far off the cost model is."""
+    from planner.validation.run import Request, tables_named
+
+    num_worst = WORST_ROWS if worst is None else worst
+    if num_worst < 0:
+        raise InvalidInputError(f"{num_worst} is below 0", where="--worst")
+    request = Request(tables=tables_named(table or ()), gpu=gpu or "", model=model or "", directory=data)
+    if (write_residuals or write_docs) and not request.is_whole:
+        raise InvalidInputError(
+            "needs all shipped rows",
+            where="--write-residuals and --write-docs",
+            accepted="no --table, --gpu, --model or --data",
+        )
+    with _progress("pricing"):
+        from planner.validation.run import validate as price_tables
+
+        evaluations = price_tables(request)
+    if write_residuals is not None:
+        from planner.files.atomic import write_atomic
+        from planner.files.residuals import residuals_text
+        from planner.validation.run import residual_file
+
+        write_atomic(write_residuals, residuals_text(residual_file(evaluations)).encode())
+        print(f"saved {write_residuals}", file=sys.stderr)
+    if write_docs is not None:
+        from planner.report.accuracy_docs import write_accuracy
+
+        for path in write_accuracy(evaluations, write_docs):
+            print(f"saved {path}", file=sys.stderr)
+    # Targets are for all rows of a table; a part of them says nothing about that.
+    with_targets = not (request.gpu or request.model)
+    if as_json:
+        import json
+
+        from planner.report.accuracy_json import accuracy_document
+
+        document = accuracy_document(
+            evaluations, num_worst=num_worst, with_anchors=not no_anchors, with_targets=with_targets
+        )
+        print(json.dumps(document, indent=1, ensure_ascii=False))
+        return
+    from planner.report.accuracy import accuracy_report
+
+    _print_table(
+        accuracy_report(evaluations, num_worst=num_worst, with_anchors=not no_anchors, with_targets=with_targets)
+    )
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan,
     "estimate": estimate,
@@ -213,6 +273,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "models": models,
     "hardware": hardware,
     "frameworks": frameworks,
+    "validate": validate,
 }
 """Name -> command, in the order of the help."""
 

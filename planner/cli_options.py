@@ -116,6 +116,30 @@ TimeLimit = Annotated[str | None, _text("time_limit", "of the search [60s]")]
 Solver = Annotated[str | None, _text("solver", "auto, cpsat or ilp [auto]")]
 Seed = Annotated[int | None, _integer("seed", "of the search [0]")]
 
+# ---------------------------------------------------------------------------------------------- measurements
+
+ValidatedTable = Annotated[
+    list[str] | None,
+    _option("--table", metavar="TABLE", help="train, rl, memory, generation or fits; repeatable [all]"),
+]
+RowGpu = Annotated[str | None, _option("--gpu", metavar="TEXT", help="only rows whose GPU contains this")]
+RowModel = Annotated[str | None, _option("--model", metavar="TEXT", help="only rows whose model contains this")]
+Worst = Annotated[
+    int | None, _option("--worst", metavar="N", help="rows that are furthest off [5]", convert=int, kind="an integer")
+]
+Data = Annotated[
+    Path | None, _option("--data", metavar="DIRECTORY", help="tables of the same columns [shipped]", convert=Path)
+]
+NoAnchors = Annotated[bool, typer.Option("--no-anchors", help="leave out the figures with anchors")]
+WriteResiduals = Annotated[
+    Path | None,
+    _option("--write-residuals", metavar="FILE", help="write what plans take their error bands from", convert=Path),
+]
+WriteDocs = Annotated[
+    Path | None,
+    _option("--write-docs", metavar="DIRECTORY", help="write accuracy.md and its plots there", convert=Path),
+]
+
 # ---------------------------------------------------------------------------------------------- the rest
 
 Model = Annotated[

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.assembly import PlacedStrategy, assemble
+from planner.bands import plan_bands
 from planner.cost.jobs import host_stage_s
 from planner.domain.framework import FrameworkRules, placement_problem, plan_problems, workload_problems
 from planner.domain.hardware import Cluster, Pool
@@ -131,7 +132,7 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
         assumptions=problems + request.assumptions,
         run=_run_report(start, 0.0),
     )  # fmt: skip
-    return replace(plan, frameworks=_verdicts(plan))
+    return _judged(plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +357,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
         frameworks=(),
         assumptions=_with_sensitivity(request, cluster, outcome, solution, placed),
     )
-    plan = replace(plan, frameworks=_verdicts(plan))
+    plan = _judged(plan)
     return replace(plan, run=_run_report(start, outcome.first_s))
 
 
@@ -406,6 +407,12 @@ def _device_group(group_id: str, pool: Pool, first_gpu: int, num_gpus: int) -> D
         num_gpus=num_gpus,
         num_nodes=num_nodes,
     )
+
+
+def _judged(plan: Plan) -> Plan:
+    """The plan with what frameworks and measurements say about it."""
+    time_band, memory_band = plan_bands(plan)
+    return replace(plan, frameworks=_verdicts(plan), time_band=time_band, memory_band=memory_band)
 
 
 def _verdicts(plan: Plan) -> tuple[FrameworkVerdict, ...]:

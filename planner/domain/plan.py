@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from planner.domain.bands import Band
 from planner.domain.hardware import Cluster
 from planner.domain.stages import Role, StageName, WorkerName
 from planner.domain.strategy import Strategy
@@ -193,6 +194,10 @@ class Plan:
     alternatives: tuple[Alternative, ...]
     frameworks: tuple[FrameworkVerdict, ...]
     assumptions: tuple[Assumption, ...]
+    time_band: Band | None = None
+    """Where the measured iteration time should lie; None where nothing of the kind was measured."""
+    memory_band: Band | None = None
+    """The same for the memory peak of a stage."""
     run: RunReport | None = None
 
     @property

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = "1.0"
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 24
-BAND_REASON = "no calibrated error band for this plan yet"
+BAND_REASON = "nothing of the kind was measured"
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
@@ -64,6 +64,7 @@ def plan_document(plan: Plan) -> dict[str, Json]:
         "alternatives": [encode(item) for item in plan.alternatives],
         "frameworks": [encode(item) for item in plan.frameworks],
         "assumptions": [encode(item) for item in plan.assumptions],
+        "bands": {"time": encode(plan.time_band), "memory": encode(plan.memory_band)},
         "inputs": {
             "workload": encode(plan.workload),
             "cluster": encode(plan.cluster),
@@ -139,13 +140,18 @@ def _iteration(plan: Plan) -> dict[str, Json]:
     gpu_hours = plan.time_s * plan.cluster.num_gpus / 3600.0
     return {
         "time_s": plan.time_s,
-        "time_band_s": None,
-        "time_band_reason": BAND_REASON,
+        "time_band_s": _time_band(plan),
+        "time_band_reason": BAND_REASON if plan.time_band is None else plan.time_band.basis,
         "usd": plan.usd,
         "gpu_hours": gpu_hours,
         "tokens_per_s_per_gpu": plan.tokens_per_s_per_gpu,
         "staleness": 0,
     }
+
+
+def _time_band(plan: Plan) -> Json:
+    band = plan.time_band
+    return None if band is None else [band.low_ratio * plan.time_s, band.high_ratio * plan.time_s]
 
 
 def _group(group: DeviceGroup) -> dict[str, Json]:
@@ -300,7 +306,8 @@ def _parse_json(text: str, where: str) -> dict[str, Json]:
     try:
         document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
-        at_end = error.pos >= len(text.rstrip())
+        # A text that is never closed starts long before the end of the file.
+        at_end = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         problem = "is truncated" if at_end else f"is not JSON ({error.msg})"
         raise InvalidInputError(
             f"{problem} at line {error.lineno}, column {error.colno}", where=where, accepted="a plan file"
@@ -373,5 +380,7 @@ def _to_plan(file: PlanFile) -> Plan:
         alternatives=tuple(file.alternatives),
         frameworks=tuple(file.frameworks),
         assumptions=tuple(file.assumptions),
+        time_band=file.bands.time,
+        memory_band=file.bands.memory,
         run=file.run,
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from planner.domain.bands import Band
 from planner.domain.hardware import Cluster
 from planner.domain.plan import (
     Alternative,
@@ -62,8 +63,10 @@ class IterationFile(_Part):
     """The whole iteration."""
 
     time_s: float = Field(ge=0)
-    time_band_s: tuple[float, float] | None = Field(description="[low, high]; null without calibration.")
-    time_band_reason: str | None = Field(default=None, description="Why there is no band.")
+    time_band_s: tuple[float, float] | None = Field(
+        description="[low, high]; null where nothing of the kind was measured."
+    )
+    time_band_reason: str | None = Field(default=None, description="What the band rests on, or why there is none.")
     usd: float | None = Field(description="Null when a price is unknown.")
     gpu_hours: float | None = None
     tokens_per_s_per_gpu: float
@@ -256,6 +259,13 @@ class DigestsFile(_Part):
     sections: dict[str, str]
 
 
+class BandsFile(_Part):
+    """Where measurements should lie, as multiples of the predictions; null where nothing of the kind was measured."""
+
+    time: Band | None = None
+    memory: Band | None = None
+
+
 class PlanFile(_Part):
     """A plan of rlplan. SI units; sizes in bytes, times in seconds."""
 
@@ -272,6 +282,7 @@ class PlanFile(_Part):
     alternatives: list[Alternative]
     frameworks: list[FrameworkVerdict]
     assumptions: list[Assumption]
+    bands: BandsFile = BandsFile()
     inputs: InputsFile
     digests: DigestsFile
     run: RunReport | None = Field(default=None, description="Only in --json output, never in a saved plan.")

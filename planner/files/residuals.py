@@ -19,7 +19,6 @@ from planner.files.fields import Fields
 FILE_NAME = "residuals.json"
 FORMAT = 1
 _PACKAGE = "measurements"
-_COLUMNS = ("model", "family", "gpu", "architecture", "precision", "framework", "subset", "quality")
 _DIGITS = 4
 
 
@@ -39,16 +38,16 @@ class ResidualFile:
 
 
 @cache
-def load_residuals() -> ResidualFile:
-    """The residuals that come with rlplan; empty before they were generated."""
+def load_residuals(*names: str) -> ResidualFile:
+    """The residuals that come with rlplan: the named tables, or all; empty before they were generated."""
     path = files(_PACKAGE).joinpath(FILE_NAME)
     if not path.is_file():
         return ResidualFile(tables=(), families=())
-    return parse_residuals(path.read_text(encoding="utf-8"), where=f"{_PACKAGE}/{FILE_NAME}")
+    return parse_residuals(path.read_text(encoding="utf-8"), where=f"{_PACKAGE}/{FILE_NAME}", names=names)
 
 
-def parse_residuals(text: str, *, where: str) -> ResidualFile:
-    """Raises InvalidInputError when the text is not what `residuals_text` writes."""
+def parse_residuals(text: str, *, where: str, names: tuple[str, ...] = ()) -> ResidualFile:
+    """The named tables of a text, or all; raises InvalidInputError when it is not what `residuals_text` writes."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -57,33 +56,40 @@ def parse_residuals(text: str, *, where: str) -> ResidualFile:
     if fields.count("format", limit=1_000_000) != FORMAT:
         raise InvalidInputError("has another format", where=where, accepted=f"format {FORMAT}")
     try:
-        names = fields.texts("names")
-        tables = tuple(_table(section, names) for section in fields.sections("tables"))
+        texts = fields.texts("texts")
+        sections = [item for item in fields.sections("tables") if not names or item.text("name") in names]
+        tables = tuple(_table(section, texts) for section in sections)
         pairs = tuple((str(prefix), str(family)) for prefix, family in _lists(fields.items("families")))
     except (ValueError, IndexError, TypeError) as error:
         raise InvalidInputError(f"is damaged: {error}", where=where) from None
     return ResidualFile(tables=tables, families=pairs)
 
 
-def _table(section: Fields, names: tuple[str, ...]) -> ResidualTable:
-    # An empty text cannot be listed among names, so number 0 stands for it.
-    texts = ("", *names)
+def _table(section: Fields, listed: tuple[str, ...]) -> ResidualTable:
+    # An empty text is not listed, so number 0 stands for it.
+    texts = ("", *listed)
     residuals = []
+    # Most rows share their traits with others.
+    known: dict[tuple[object, ...], Traits] = {}
     for row, log_ratio, weight, *codes in _lists(section.items("rows")):
-        values = [texts[_index(code)] for code in codes]
-        if len(values) != len(_COLUMNS):
-            raise ValueError(f"row {row} has {len(values)} traits")
-        model, family, gpu, architecture, precision, framework, subset, quality = values
-        traits = Traits(
-            model=model, family=family, gpu=gpu, architecture=architecture, precision=precision,
-            framework=framework, subset=subset, quality=quality,
-        )  # fmt: skip
+        key = tuple(codes)
+        traits = known.get(key)
+        if traits is None:
+            traits = known[key] = _traits([texts[_index(code)] for code in codes])
         residuals.append(Residual(row=str(row), traits=traits, log_ratio=_number(log_ratio), weight=_number(weight)))
     return ResidualTable(
         name=section.text("name"),
         stretch_ratio=section.number("stretch_ratio", limit=100.0),
         residuals=tuple(residuals),
     )
+
+
+def _traits(values: list[str]) -> Traits:
+    model, family, gpu, architecture, precision, framework, subset, quality = values
+    return Traits(
+        model=model, family=family, gpu=gpu, architecture=architecture, precision=precision, framework=framework,
+        subset=subset, quality=quality,
+    )  # fmt: skip
 
 
 def _lists(items: Iterable[object]) -> list[list[object]]:
@@ -116,9 +122,9 @@ def residuals_text(file: ResidualFile) -> str:
         head = f'{{"name": {json.dumps(table.name)}, "stretch_ratio": {round(table.stretch_ratio, _DIGITS)}, "rows": ['
         parts.append(f"{head}\n{lines}\n]}}")
     families = json.dumps([list(pair) for pair in file.families])
-    names = json.dumps(used)
+    texts = json.dumps(used)
     body = ",\n".join(parts)
-    return f'{{"format": {FORMAT},\n"families": {families},\n"names": {names},\n"tables": [\n{body}\n]}}\n'
+    return f'{{"format": {FORMAT},\n"families": {families},\n"texts": {texts},\n"tables": [\n{body}\n]}}\n'
 
 
 def _values(traits: Traits) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from planner.report.words import percent
 from planner.units import format_bytes, format_seconds
 
 _IGNORED = frozenset(
-    {"digests", "run", "rlplan_version", "format_version", "term_order", "rejection_order", "terms", "ranks"}
+    {"bands", "digests", "run", "rlplan_version", "format_version", "term_order", "rejection_order", "terms", "ranks"}
 )
 """Derived, ordering only, or (terms) so many that the totals beside them say more."""
 _PLACE_WIDTH = 56

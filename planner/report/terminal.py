@@ -113,7 +113,7 @@ def _headline(plan: Plan) -> Group:
         f"response up to {work.response.max_tokens:,} (mean {work.response.mean_tokens:,.0f}) tokens",
         style="dim",
     )
-    lines = [title, job, Text(), _answer(plan), _proof(plan), *_limits(plan)]
+    lines = [title, job, Text(), _answer(plan), *_time_band(plan), _proof(plan), *_limits(plan)]
     lines += [Text(f"does not fit: {problem}", "bold red") for problem in misfits(plan)]
     if rests_on_defaults(plan):
         lines.append(
@@ -133,6 +133,15 @@ def _answer(plan: Plan) -> Text:
     if plan.num_gpus != plan.cluster.num_gpus:
         parts.append(Text(f"{plan.num_gpus} of {plan.cluster.num_gpus} GPUs used"))
     return Text(" · ").join(parts)
+
+
+def _time_band(plan: Plan) -> list[Text]:
+    """Where the measured time should lie, and what that rests on."""
+    band = plan.time_band
+    if band is None:
+        return []
+    low, high = format_seconds(band.low_ratio * plan.time_s), format_seconds(band.high_ratio * plan.time_s)
+    return [Text(f"{percent(band.coverage_ratio)} band {low} to {high}; {band.basis}", style="dim")]
 
 
 def _limits(plan: Plan) -> list[Text]:
@@ -269,7 +278,7 @@ def _block(name: str, size: int) -> str:
 # ---------------------------------------------------------------------------------------------- what fits
 
 
-def _gpu_memory(plan: Plan) -> Table | None:
+def _gpu_memory(plan: Plan) -> RenderableType | None:
     held = [(placement, placement.gpu_memory) for placement in plan.placements if placement.gpu_memory is not None]
     if not held:
         return None
@@ -289,7 +298,15 @@ def _gpu_memory(plan: Plan) -> Table | None:
             Text.assemble(_bar(ratio), f" {percent(ratio)}{limit}"),
             Text.assemble((memory.instant, "magenta"), (f": {_sizes((t.name, t.value) for t in memory.terms)}", "dim")),
         )
-    return table
+    return Group(table, *_memory_band(plan))
+
+
+def _memory_band(plan: Plan) -> list[Text]:
+    band = plan.memory_band
+    if band is None:
+        return []
+    limits = f"{band.low_ratio:.2f} to {band.high_ratio:.2f} times the peak"
+    return [Text(f"{percent(band.coverage_ratio)} band {limits}; {band.basis}", style="dim")]
 
 
 def _sizes(terms: Iterable[tuple[str, float]]) -> str:

@@ -17,8 +17,9 @@ from planner.validation.records import Keys, Priced
 from planner.validation.statistics import ErrorStatistics, log_residual
 
 PRIOR_ROWS = 0.5
-"""Shrinkage: as if so many rows without any residual were in each anchor. Residuals of one model and release vary
-among themselves by about 0.7 times as much as they do from model to model, and 0.7**2 is 0.5."""
+"""Shrinkage: as if so many rows without any residual were in each anchor. It is the variance of log residuals within
+an anchor over that between anchors, 0.35 to 0.85 in training, generation and stages; errors hardly
+change from 0.25 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

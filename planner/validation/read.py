@@ -358,7 +358,7 @@ def _from_config(
 
 @cache
 def _shapes() -> _Shapes:
-    data = _yaml("models.yaml")
+    data = own_data("models.yaml")
     same, configs = _sections(data["same_as"]), _sections(data["configs"])
     families = data["families"]
     assert isinstance(families, list)
@@ -404,7 +404,7 @@ def find_node_of_size(gpu: str, system: str, num_gpus: int, gpus_per_node: int |
 
 @cache
 def _find_node(gpu: str, system: str) -> NodeType:
-    data = _yaml("hardware.yaml")
+    data = own_data("hardware.yaml")
     systems = data["systems"]
     assert isinstance(systems, list)
     for item in systems:
@@ -427,7 +427,8 @@ def _find_node(gpu: str, system: str) -> NodeType:
 
 
 @cache
-def _yaml(name: str) -> Mapping[str, object]:
+def own_data(name: str) -> Mapping[str, object]:
+    """A YAML file of planner/validation/data."""
     import yaml
 
     content = files("planner.validation").joinpath("data", name).read_text(encoding="utf-8")

@@ -39,6 +39,30 @@ class Request:
     model: str = ""
     directory: Path | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows that come with rlplan are meant."""
+        return set(self.tables) == set(Table) and not (self.gpu or self.model or self.directory)
+
+
+def tables_named(names: Sequence[str]) -> tuple[Table, ...]:
+    """The tables of `--table`; all of them for no names. RL steps bring their stages."""
+    known = {table.value: table for table in Table if table is not Table.RL_STAGES}
+    found: set[Table] = set()
+    for name in names:
+        table = known.get(name.strip().lower())
+        if table is None:
+            raise InvalidInputError(
+                f"{name[:60]!r} is no table",
+                where="--table",
+                accepted=", ".join(known),
+                suggestion=nearest(name, known),
+            )
+        found.add(table)
+    if not found or Table.RL in found:
+        found.add(Table.RL_STAGES)
+    return tuple(table for table in Table if table in found) if names else tuple(Table)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatistics:
@@ -120,6 +144,10 @@ class Evaluation:
     def noise(self) -> NoiseFloor:
         """Spread of repeated measurements of quality A."""
         return noise_floor([self.rows[index] for index in self.of_quality("A")])
+
+    def wrong_verdicts(self) -> tuple[Priced, ...]:
+        """Rows of the table of fits whose verdict contradicts what happened."""
+        return tuple(row for row in self.rows if is_wrong(row))
 
     def fits(self) -> FitStatistics:
         """Verdicts; only meaningful for the table of fits."""
@@ -218,10 +246,20 @@ def _evaluate(result: TableResult, shipped: ResidualFile | None) -> Evaluation:
 
 def residual_file(evaluations: Sequence[Evaluation]) -> ResidualFile:
     """The residuals that plans take their bands from."""
-    tables = tuple(
-        bands.residual_table(item.table.value, item.rows) for item in evaluations if item.table in bands.BANDED_TABLES
-    )
-    return ResidualFile(tables=tables, families=read.families())
+    tables = []
+    for item in evaluations:
+        if item.table in bands.BANDED_TABLES:
+            table = bands.residual_table(item.table.value, item.rows)
+            # Only plans name their nearest row; without the other names the file is half as large.
+            is_named = item.table in (Table.RL, Table.MEMORY)
+            kept = tuple(entry if is_named else replace(entry, row="") for entry in table.residuals)
+            tables.append(replace(table, residuals=kept))
+    return ResidualFile(tables=tuple(tables), families=read.families())
+
+
+def is_wrong(row: Priced) -> bool:
+    """Whether a verdict contradicts what happened; a marginal one never does."""
+    return row.verdict is (Verdict.DOES_NOT_FIT if row.measured > 0.5 else Verdict.FITS)
 
 
 def fit_statistics(rows: Sequence[Priced]) -> FitStatistics:

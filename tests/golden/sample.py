@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.domain.bands import Band
 from planner.domain.hardware import (
     Cluster,
     CollectiveLaw,
@@ -203,6 +204,9 @@ def grpo_plan(*, run: bool = False) -> Plan:
                        source="generic node", effect="less host RAM forbids offload"),
             Assumption(what="price of h100", value="6.88 USD per GPU-hour", source="AWS us-east-1, 2026-11-01"),
         ),
+        time_band=Band(low_ratio=0.8, high_ratio=1.45, coverage_ratio=0.8, num_near_rows=3,
+                       nearest_row="nemorl-v0.6-07 (qwen3-32b on h100-sxm, NeMo-RL)"),
+        memory_band=Band(low_ratio=0.95, high_ratio=1.125, coverage_ratio=0.8, num_near_rows=0, nearest_row=""),
         run=RunReport(time_s=0.84, time_to_first_s=0.31, peak_rss_bytes=2.4e8) if run else None,
     )  # fmt: skip
 
@@ -241,4 +245,6 @@ def split_plan() -> Plan:
         schedule=schedule,
         cluster=replace(base.cluster, pools=(pool,)),
         assumptions=(),
+        time_band=None,
+        memory_band=None,
     )
