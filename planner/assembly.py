@@ -288,7 +288,7 @@ def _gpu_memory(
     inputs: PricingInputs,
 ) -> GpuMemory:
     return GpuMemory(
-        instant=stage_cost.instant,
+        instant=stage_cost.instant_at(0),
         terms=_named(stage_cost.memory_terms) + _idle_terms((item,), placed, costs),
         usable_bytes=site_of(item.pool, inputs).usable_bytes,
     )

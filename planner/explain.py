@@ -191,7 +191,7 @@ def _failure(item: PricedWorker, row: int, inputs: PricingInputs) -> Failure:
         worker=item.worker.name.value,
         strategy=item.candidates.row(row),
         stage=stage.stage.value,
-        instant="update" if by_host else stage.instant,
+        instant="update" if by_host else stage.instant_at(0),
         term=term,
         term_bytes=float(terms[term][0]),
         needed_bytes=host_peak if by_host else peak,

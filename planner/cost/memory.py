@@ -16,10 +16,12 @@ from planner.cost.activations import STANDARD, Recipe, Saved, standard_saved
 from planner.cost.layout import Layout
 from planner.cost.offload import OffloadFlags
 from planner.domain.overheads import Overheads
-from planner.domain.strategy import RECOMPUTES, SHARDINGS, FloatArray, Recompute, Sharding, TrainerTable
+from planner.domain.strategy import RECOMPUTES, SHARDINGS, BoolArray, FloatArray, Recompute, Sharding, TrainerTable
 
 REDUCE_BYTES = 4.0
 """Gradients are reduced in fp32 (Megatron default; verl and NeMo-RL set it for FSDP)."""
+UPDATE_INSTANTS = ("backward pass, optimizer states loaded", "optimizer step")
+FORWARD_INSTANTS = ("forward pass", "log-probs and entropy at the vocabulary head")
 _FROZEN_BYTES = 2.0
 _GATHERED_BYTES = 4.0
 _ADAPTER_BYTES = 18.0
@@ -36,6 +38,7 @@ def _by_sharding(**values: float) -> FloatArray:
 _FROZEN_WHOLE = _by_sharding(ddp=2.0, zero1=2.0, zero2=2.0)
 _FROZEN_DIVIDED = _by_sharding(zero3=2.0)
 _IS_ZERO3 = _by_sharding(zero3=1.0)
+_STEP_BYTES = _by_sharding(zero2=4.0, zero3=4.0)
 _IS_FUSED_WGRAD = _by_sharding(ddp=1.0, zero1=1.0)
 
 
@@ -152,6 +155,8 @@ class Transient:
     logits: FloatArray
     unsharded: FloatArray
     wgrad_buffer: FloatArray
+    is_at_head: BoolArray
+    """Whether the sum is largest where the logits are."""
 
     @property
     def dynamic(self) -> FloatArray:
@@ -228,6 +233,7 @@ def training_transient(
         logits=logits * is_last,
         unsharded=_unsharded(at, 0.0 if is_lora else recipe.gradient_bytes, recipe),
         wgrad_buffer=np.where(is_last, last_wgrad, first_wgrad),
+        is_at_head=is_last,
     )
 
 
@@ -252,6 +258,7 @@ def inference_transient(at: Layout, table: TrainerTable, overheads: Overheads) -
         logits=logits * is_head,
         unsharded=_unsharded(at, 0.0),
         wgrad_buffer=np.zeros_like(tokens),
+        is_at_head=is_head,
     )
 
 
@@ -312,6 +319,30 @@ def stage_terms(
         "context": np.full_like(weights, overheads.context_bytes),
         "fragmentation": transient.dynamic * overheads.fragmentation_ratio,
     }
+
+
+def update_terms(
+    at: Layout,
+    states: States,
+    flags: OffloadFlags,
+    transient: Transient,
+    communicators: FloatArray,
+    overheads: Overheads,
+) -> tuple[dict[str, FloatArray], BoolArray]:
+    """(named bytes at the fuller of UPDATE_INSTANTS, whether that is the optimizer step).
+
+    At the step all activations are gone. PyTorch's Adam (FSDP, DeepSpeed) then holds one fp32 copy of the shard: its
+    multi-tensor form needs "sizeof(params) more peak memory" (PyTorch documentation of torch.optim); Megatron's fused
+    Adam needs none. Moments appear at the first step, so that the second iteration is the first one with the full peak.
+    """
+    terms = stage_terms(states.weights, states.gradients, states.optimizer, transient, communicators, overheads)
+    step = _STEP_BYTES.take(at.sharding) * states.shard_params * (1.0 - flags.cpu_optimizer)
+    is_step = step > transient.dynamic * (1.0 + overheads.fragmentation_ratio) + transient.wgrad_buffer
+    if is_step.any():
+        for name in ("activations", "logits", "unsharded", "wgrad_buffer", "fragmentation"):
+            terms[name] = terms[name] * ~is_step
+        terms["optimizer_step"] = step * is_step
+    return terms, is_step
 
 
 def is_zero3(at: Layout) -> FloatArray:

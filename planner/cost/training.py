@@ -334,14 +334,14 @@ def _training_stage(
 ) -> StageCost:  # fmt: skip
     batches = _batches(load, job.num_optimizer_steps, table.micro_batch_tokens, at.dp)
     transient = memory.training_transient(at, table, batches.number, site.overheads, is_lora=job.lora_rank is not None)
-    memory_terms = memory.stage_terms(
-        states.weights, states.gradients, states.optimizer, transient, communicators, site.overheads
-    )
+    memory_terms, is_step = memory.update_terms(at, states, flags, transient, communicators, site.overheads)
     return StageCost(
         stage=name,
-        instant="backward pass, optimizer states loaded",
+        instant=memory.UPDATE_INSTANTS[0],
         time_terms=_training_terms(job, load, batches, table, at, flags, states, site),
         memory_terms=memory_terms,
+        instants=memory.UPDATE_INSTANTS,
+        instant_index=is_step,
     )
 
 
@@ -633,15 +633,23 @@ def _inference_stage(
         "reload": reload,
         "switch": overheads.stage_switch_s + overheads.swap_transition_s * flags.weights,
     }
+    transient = memory.inference_transient(at, table, overheads)
     memory_terms = memory.stage_terms(
         states.weights,
         states.gradients * (1.0 - flags.gradients),
         states.optimizer * (1.0 - flags.optimizer),
-        memory.inference_transient(at, table, overheads),
+        transient,
         communicators,
         overheads,
     )
-    return StageCost(stage=name, instant="forward pass", time_terms=time_terms, memory_terms=memory_terms)
+    return StageCost(
+        stage=name,
+        instant=memory.FORWARD_INSTANTS[0],
+        time_terms=time_terms,
+        memory_terms=memory_terms,
+        instants=memory.FORWARD_INSTANTS,
+        instant_index=transient.is_at_head,
+    )
 
 
 def _idle_terms(
@@ -663,7 +671,8 @@ def _host_terms(states: States, flags: OffloadFlags, at: Layout, overheads: Over
     A CPU optimizer holds fp32 master weights, moments and gradients (16 bytes per parameter over all nodes).
     Swapped weights have a host copy; when a CPU optimizer's worker swaps its GPU states too, the fp32
     gradient buffers and a pinned 16-bit staging copy of the weights come on top (24 in total, and 2 more in
-    the sleeping engine's backup: 25.7-27.2 are reported). Two pinned buckets per GPU serve any transfer.
+    the sleeping engine's backup). Two pinned buckets per GPU serve any transfer, and the process itself takes its
+    share: 25.7-27.2 bytes per parameter are reported in all.
     """
     gpus = at.node_gpus
     uses_cpu = flags.cpu_optimizer
@@ -673,5 +682,6 @@ def _host_terms(states: States, flags: OffloadFlags, at: Layout, overheads: Over
         "host_optimizer": gpus * (states.optimizer_host + states.optimizer * flags.optimizer),
         "host_gradients": gpus * (4.0 * states.shard_params * uses_cpu + states.gradients * swaps_both),
         "host_weights": gpus * states.weights * flags.weights,
+        "host_process": gpus * (overheads.host_process_bytes * moves),
         "pinned_buckets": gpus * (2.0 * overheads.sync_bucket_bytes * moves + 2.0 * states.shard_params * swaps_both),
     }

@@ -72,13 +72,22 @@ class StageCost:
 
     `time_terms` sum to the stage's exposed seconds, from the moment its device group is free and its inputs
     are there, reloads included. `memory_terms` sum to the peak bytes per GPU at the worst instant of the
-    stage, on the fullest pipeline rank; `instant` names that instant for display.
+    stage, on the fullest pipeline rank.
     """
 
     stage: StageName
     instant: str
+    """The instant of rows that `instant_index` does not tell apart."""
     time_terms: Terms
     memory_terms: Terms
+    instants: tuple[str, ...] = ()
+    """Instants of which `memory_terms` holds the worst of each row."""
+    instant_index: BoolArray | None = None
+    """For each row: False takes the first of two `instants`, True the second."""
+
+    def instant_at(self, row: int) -> str:
+        """The worst instant of one row."""
+        return self.instant if self.instant_index is None else self.instants[int(self.instant_index[row])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

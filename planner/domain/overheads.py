@@ -124,6 +124,8 @@ class Overheads:
     """Controller time per stage: dispatch, data movement between workers."""
     logits_bytes_per_element: float
     """Live bytes per logit in training with vocabulary-parallel cross-entropy."""
+    host_process_bytes: float = 0.0
+    """Host RAM of a worker process that moves states, beside the states: runtime, pinned pools, allocator slack."""
     vocabulary_parallel_logits_bytes_per_element: float = 6.0
     """The same where the loss itself is sharded over the vocabulary (Megatron); memory only."""
     logprob_logits_bytes_per_element: float

@@ -139,6 +139,7 @@ def read_overheads(open_file: Reader) -> Overheads:
         sync_gather_ratio=number("sync_gather_ratio", 1),
         stage_switch_s=seconds("stage_switch"),
         logits_bytes_per_element=number("logits_bytes_per_element", 100),
+        host_process_bytes=size("host_process"),
         vocabulary_parallel_logits_bytes_per_element=number("vocabulary_parallel_logits_bytes_per_element", 100),
         logprob_logits_bytes_per_element=number("logprob_logits_bytes_per_element", 100),
         provenance=Provenance(source=fields.text("source"), date=fields.text("date"), confidence=_confidence(fields)),

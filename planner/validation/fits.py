@@ -109,7 +109,7 @@ def worst_instant(run: FitRun, case: FitCase, overheads: Overheads) -> Peak:
             vocabulary_parallel_logits_bytes_per_element=EAGER_LOGITS,
         )
     site = Site(node=_sized(run), overheads=overheads, memory_margin_ratio=0.0)
-    trainer = price_trainer(_trainer_job(run, case), TrainerTable.of((case.trainer,)), site)
+    trainer = price_trainer(trainer_job(run, case), TrainerTable.of((case.trainer,)), site)
     engine = (
         None if case.engine is None else price_engine(_engine_job(run, case), RolloutTable.of((case.engine,)), site)
     )
@@ -173,7 +173,7 @@ def _named(terms: Terms, prefix: str = "") -> tuple[NamedValue, ...]:
     return tuple(NamedValue(name=label + name, value=float(value[0])) for name, value in terms.items() if value[0])
 
 
-def _trainer_job(run: FitRun, case: FitCase) -> TrainerJob:
+def trainer_job(run: FitRun, case: FitCase) -> TrainerJob:
     mean = max(1.0, case.longest_tokens * _MEAN_RATIO)
     load = TokenLoad(
         num_sequences=case.num_sequences,

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.cost.activations import Module, Recipe, saved_bytes
 from planner.cost.layout import layout, model_totals
-from planner.cost.memory import in_flight
+from planner.cost.memory import FORWARD_INSTANTS, UPDATE_INSTANTS, in_flight
 from planner.cost.training import price_trainer
 from planner.domain.model import Model
 from planner.domain.stages import StageName
 from planner.domain.strategy import Offload, Recompute, Sharding, TrainerTable
+from planner.domain.verdict import Verdict, memory_verdict
 from planner.files.catalog import load_model
 from tests.unit.cost.trainer_cases import (
     GIB,
@@ -162,7 +164,58 @@ def test_full_recomputation_keeps_layer_inputs_and_one_layer() -> None:
     costs = price(strategy(8, tp=8, tokens=8192, recompute=Recompute.FULL), work=job(tokens=equal_load(64, 8192)))
     live = model_totals(QWEN3_32B, True).live_elements
     head = 4 * 5120
-    assert memory_term(costs, "activations")[0] == pytest.approx((64 * 2 * 5120 + 2 * live + head) * 8192 / 8)
+    gathered = 2 * 2 * 5120 * 8192
+    expected = (64 * 2 * 5120 + 2 * live + head) * 8192 / 8 + gathered
+    assert memory_term(costs, "activations")[0] == pytest.approx(expected)
+
+
+def test_the_fuller_of_backward_and_optimizer_step_counts() -> None:
+    """PyTorch's Adam holds an fp32 copy of its shard at the step; few tokens on few GPUs make that the peak."""
+    small = strategy(8, sharding=Sharding.ZERO3, tokens=64, recompute=Recompute.FULL)
+    large = strategy(8, sharding=Sharding.ZERO3, tokens=65536, recompute=Recompute.FULL)
+    megatron = strategy(8, tokens=64, recompute=Recompute.FULL)
+    costs = price(small, large, megatron, work=job(tokens=equal_load(512, 64), steps=1))
+    update = next(stage for stage in costs.stages if stage.stage is StageName.ACTOR_UPDATE)
+    assert [update.instant_at(row) for row in range(3)] == [UPDATE_INSTANTS[1], UPDATE_INSTANTS[0], UPDATE_INSTANTS[0]]
+    assert memory_term(costs, "optimizer_step") == pytest.approx([4 * QWEN3_32B.num_params / 8, 0.0, 0.0])
+    assert memory_term(costs, "activations")[0] == 0.0
+    assert memory_term(costs, "activations")[1] > 0.0
+
+
+def test_log_probs_peak_at_the_vocabulary_head_with_a_large_vocabulary_only() -> None:
+    load_of_one = equal_load(512, 4096)
+    whole = strategy(32, tp=1, tokens=32768, inference_tokens=32768)
+    costs = price(whole, work=job(tokens=load_of_one, steps=1))
+    stage = next(item for item in costs.stages if item.stage is StageName.OLD_LOGPROB)
+    assert stage.instant_at(0) == FORWARD_INSTANTS[1]
+    no_head = price(whole, work=job(tokens=load_of_one, steps=1, has_head=False))
+    stage = next(item for item in no_head.stages if item.stage is StageName.OLD_LOGPROB)
+    assert stage.instant_at(0) == FORWARD_INSTANTS[0]
+
+
+def test_selective_recomputation_by_module_drops_what_it_names() -> None:
+    model = load_model("deepseek-v3")
+    kept = {
+        modules: saved_bytes(model, Recipe(selective=modules), 4096.0).selective_sharded
+        for modules in ((), (Module.NORM,), (Module.MOE_ACTIVATION,), (Module.MLA_UP_PROJECTION,), (Module.MOE,))
+    }
+    everything = kept[()]
+    assert everything == pytest.approx(2 * model_totals(model, True).saved_elements)
+    assert all(part < everything for modules, part in kept.items() if modules)
+    assert kept[(Module.MOE,)] < kept[(Module.MOE_ACTIVATION,)]
+
+
+def test_without_sequence_parallelism_norms_stay_whole() -> None:
+    saved = saved_bytes(QWEN3_32B, Recipe(is_sequence_parallel=False), 4096.0)
+    assert saved.all_whole == pytest.approx(64 * 2 * 4 * 5120)
+    assert saved.all_sharded + saved.all_whole == pytest.approx(2 * model_totals(QWEN3_32B, True).saved_elements)
+
+
+def test_three_verdicts_at_the_edges_of_the_band() -> None:
+    assert memory_verdict(92.0, 100.0, 0.08) is Verdict.FITS
+    assert memory_verdict(93.0, 100.0, 0.08) is Verdict.MARGINAL
+    assert memory_verdict(108.0, 100.0, 0.08) is Verdict.MARGINAL
+    assert memory_verdict(109.0, 100.0, 0.08) is Verdict.DOES_NOT_FIT
 
 
 def test_logits_are_on_the_last_rank_only() -> None:
