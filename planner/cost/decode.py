@@ -11,6 +11,7 @@ the time: `gemm` when compute bounds, `weight_read` when memory does; fixed kern
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log1p
@@ -32,6 +33,7 @@ TABLE_BYTES = 2.0
 
 _KERNELS_PER_LAYER = 3
 """Element-wise kernels that engines do not fuse away: two add-norms and one activation."""
+_ENGINE_COLLECTIVES = (CollectiveOp.ALL_REDUCE, CollectiveOp.ALL_GATHER, CollectiveOp.REDUCE_SCATTER)
 _RESIDUAL_PASSES = 8
 """Reads and writes of the residual stream per layer by two fused add-norm kernels."""
 
@@ -87,23 +89,22 @@ def _small_message_node(node: NodeType) -> NodeType:
 
 @lru_cache(maxsize=64)
 def engine_node(node: NodeType, all_reduce_latency_ratio: float) -> NodeType:
-    """`node` with the all-reduce latency that inference engines reach inside a switched domain.
+    """`node` with the latency that inference engines reach inside a switched domain with their own collectives.
 
     Boards connected by PCIe keep NCCL's law: engines disable their own all-reduce there.
     """
     gpu = node.gpu
     if gpu.scale_up_kind in ("pcie", "none"):
         return node
-    law = gpu.collective(CollectiveOp.ALL_REDUCE)
-    fast = min(law.alpha_s) * all_reduce_latency_ratio
-    quick = CollectiveLaw(
-        num_ranks=law.num_ranks,
-        alpha_s=tuple(min(alpha, fast) for alpha in law.alpha_s),
-        bytes_per_s=law.bytes_per_s,
-        gamma_s=law.gamma_s,
+    collectives = tuple(
+        (op, _quick(law, all_reduce_latency_ratio) if op in _ENGINE_COLLECTIVES else law) for op, law in gpu.collectives
     )
-    collectives = tuple((op, quick if op is CollectiveOp.ALL_REDUCE else other) for op, other in gpu.collectives)
     return replace(node, gpu=replace(gpu, collectives=collectives))
+
+
+def _quick(law: CollectiveLaw, latency_ratio: float) -> CollectiveLaw:
+    fast = min(law.alpha_s) * latency_ratio
+    return replace(law, alpha_s=tuple(min(alpha, fast) for alpha in law.alpha_s))
 
 
 def kv_heads_share(layer: LayerClass, tp: FloatArray) -> FloatArray:
@@ -113,27 +114,37 @@ def kv_heads_share(layer: LayerClass, tp: FloatArray) -> FloatArray:
     return np.maximum(1.0 / tp, 1.0 / max(layer.attention.num_kv_heads, 1))
 
 
-def distinct_experts(num_experts: int, num_active: int, num_tokens: FloatArray) -> FloatArray:
-    """Expected number of experts that at least one of `num_tokens` tokens visits: E (1 - (1 - k/E)**n).
+def distinct_experts(
+    num_experts: int, num_active: int, num_tokens: FloatArray, popularity_variance: float = 0.0
+) -> FloatArray:
+    """Expected number of experts that at least one of `num_tokens` >= 1 tokens visits.
 
-    Uniform independent routing; a token never picks an expert twice.
+    Uniform independent routing, where a token never picks an expert twice: E (1 - (1 - k/E)**n). When popularity
+    varies between experts like a gamma law of mean 1 and variance v, an expert is missed by the tokens after the
+    first with probability (1 + v x)**(-1/v), x = -(n - 1) log(1 - k/E), which tends to exp(-x) for small v.
     """
     if num_active >= num_experts:
         return np.full_like(num_tokens, float(num_experts))
-    return -num_experts * np.expm1(num_tokens * log1p(-num_active / num_experts))
+    visits = (num_tokens - 1.0) * -log1p(-num_active / num_experts)
+    if popularity_variance > 0.0:
+        visits = np.log1p(np.maximum(visits, 0.0) * popularity_variance) / popularity_variance
+    result: FloatArray = num_experts - (num_experts - num_active) * np.exp(-visits)
+    return result
 
 
 class _Step:
     """Accumulates the terms of one decode step."""
 
-    def __init__(self, model: Model, formats: WeightFormats, node: NodeType) -> None:
+    def __init__(self, model: Model, formats: WeightFormats, node: NodeType, overheads: Overheads) -> None:
         self.model = model
         self.formats = formats
         self.rates = engine_rates(node.gpu, formats.dense)
         self.expert_rates = expert_rates(node.gpu, formats)
         self.table_rates = engine_rates(node.gpu, Precision.BF16)
         self.table_kernel = engine_kernel(node.gpu, Precision.BF16)
-        self.kv_s_per_byte = 1.0 / (node.gpu.hbm_bytes_per_s * self.table_kernel.decode_attention_hbm_ratio)
+        self.popularity_variance = overheads.expert_popularity_variance
+        cache_kernel = self.table_kernel if formats.cache_bytes > 1.0 else engine_kernel(node.gpu, Precision.FP8)
+        self.kv_s_per_byte = 1.0 / (node.gpu.hbm_bytes_per_s * cache_kernel.decode_attention_hbm_ratio)
 
 
 def split_roofline(compute_s: FloatArray, memory_s: FloatArray, gemm: FloatArray, read: FloatArray) -> None:
@@ -163,7 +174,7 @@ def decode_step_terms(
     are read whole by every TP rank.
     """
     node = engine_node(node, overheads.engine_all_reduce_latency_ratio)
-    step = _Step(model, formats, node)
+    step = _Step(model, formats, node, overheads)
     batch = np.maximum(num_running / layout.pp, 1.0)
     group = np.maximum(batch / layout.attention_dp, 1.0) if layout.has_attention_dp else batch
     gemm, weight_read, kv_read, elementwise = (np.zeros_like(group) for _ in range(4))
@@ -195,7 +206,6 @@ def decode_step_terms(
         "launch": np.broadcast_to(np.float64(launch + head_launch), group.shape),
         "tp_scale_up": np.broadcast_to(up * num_all_reduces + logits_up, group.shape),
         "tp_scale_out": np.broadcast_to(out * num_all_reduces + logits_out, group.shape),
-        "engine_host": num_running * overheads.engine_step_per_sequence_s + overheads.engine_step_s,
     }
     if layout.has_attention_dp:
         terms["ep_scale_up"], terms["ep_scale_out"] = expert_gather_s(model, layout, batch, node)
@@ -205,7 +215,21 @@ def decode_step_terms(
         send = send_s(group * (ACTIVATION_BYTES * model.hidden_size), layout.pp_crosses, node)
         terms["pp_bubble"] = (layout.pp - 1.0) * waiting
         terms["pp_transfer"] = send * (layout.pp * is_piped)
+    terms["engine_host"] = engine_host_s(overheads, num_running, terms)
     return terms
+
+
+def engine_host_s(overheads: Overheads, num_running: FloatArray, terms: Mapping[str, FloatArray]) -> FloatArray:
+    """Host time of a step that GPU work does not hide.
+
+    Engines prepare the next step while the GPU works on this one, so work per sequence (scheduling, sampling results,
+    streaming) shows only where it takes longer than the step; a fixed part never overlaps.
+    """
+    gpu_s = sum(terms.values(), start=np.zeros_like(num_running))
+    result: FloatArray = overheads.engine_step_s + np.maximum(
+        num_running * overheads.engine_step_per_sequence_s - gpu_s, 0.0
+    )
+    return result
 
 
 def expert_gather_s(
@@ -222,13 +246,18 @@ def expert_gather_s(
 
 
 def linear_s(
-    model: Model, formats: WeightFormats, node: NodeType, layout: EngineLayout, num_tokens: FloatArray
+    model: Model,
+    formats: WeightFormats,
+    node: NodeType,
+    overheads: Overheads,
+    layout: EngineLayout,
+    num_tokens: FloatArray,
 ) -> FloatArray:
     """Seconds of the matrix products of all layers for `num_tokens` tokens of one engine, without the output head.
 
     The same rooflines as a decode step; with data-parallel attention the tokens are spread over its groups.
     """
-    step = _Step(model, formats, node)
+    step = _Step(model, formats, node, overheads)
     group = num_tokens / layout.attention_dp if layout.has_attention_dp else num_tokens
     gemm, weight_read = np.zeros_like(num_tokens), np.zeros_like(num_tokens)
     for layer in model.layers:
@@ -321,7 +350,9 @@ def _add_mlp(
     # The busiest of ep ranks holds more of the routed tokens and of the distinct experts than the mean:
     # expected maximum of ep nearly normal counts, sqrt(2 ln ep) standard deviations.
     spread = np.sqrt(2.0 * np.log(layout.ep))
-    visited = distinct_experts(mlp.num_experts, mlp.num_active_experts, batch)
+    visited = distinct_experts(
+        mlp.num_experts, mlp.num_active_experts, np.maximum(batch, 1.0), step.popularity_variance
+    )
     mean_visited = visited / layout.ep
     missed_ratio = 1.0 - visited / mlp.num_experts
     busiest = np.minimum(mean_visited + spread * np.sqrt(mean_visited * missed_ratio), mlp.num_experts / layout.ep)

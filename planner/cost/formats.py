@@ -59,10 +59,11 @@ def expert_rates(gpu: Gpu, formats: WeightFormats) -> KernelRates:
     if _has_units(gpu, formats.experts, formats.is_weight_only):
         return kernel_rates(gpu, formats.experts, is_training=False)
     dequantised = kernel_rates(gpu, Precision.BF16, is_training=False)
-    ratio = gpu.kernel(Precision.BF16).weight_only_hbm_ratio
+    kernel = gpu.kernel(Precision.BF16)
     return replace(
         dequantised,
-        moe_hbm_s_per_byte=1.0 / (gpu.hbm_bytes_per_s * ratio),
+        moe_hbm_s_per_byte=1.0 / (gpu.hbm_bytes_per_s * kernel.weight_only_hbm_ratio),
+        moe_gemm_s_per_flop=1.0 / (gpu.peak(Precision.BF16) * kernel.weight_only_flop_ratio),
         weight_bytes_per_param=formats.experts.num_bytes,
     )
 

@@ -41,7 +41,7 @@ def prefill_s(
     num_tokens = num_prompts * prompt_tokens
     num_steps = np.maximum(num_tokens / overheads.engine_batched_tokens, 1.0)
     step_tokens = num_tokens / num_steps
-    step_s = linear_s(model, formats, node, layout, step_tokens)
+    step_s = linear_s(model, formats, node, overheads, layout, step_tokens)
     step_s += attention_s(model, formats, node, layout, step_tokens, prompt_tokens)
     step_s += step_communication_s(model, layout, step_tokens, node)
     step_s += step_launch_s(model, formats, node, overheads) + overheads.engine_step_s
@@ -59,16 +59,17 @@ def attention_s(
 ) -> FloatArray:
     """Causal attention and element-wise passes of `step_tokens` tokens of whole prompts of `prompt_tokens` each.
 
-    One attention group reads them: other groups of data-parallel attention wait for it at the next MoE layer.
+    Groups of data-parallel attention read different prompts at the same time.
     """
     rates = engine_rates(node.gpu, Precision.BF16)
     rate = rates.attention_s_per_flop * (prompt_tokens + rates.attention_half_tokens) / prompt_tokens
     seconds = np.zeros_like(step_tokens)
+    group = step_tokens / layout.attention_dp if layout.has_attention_dp else step_tokens
     lengths = np.asarray(prompt_tokens, dtype=np.float64)
     for layer in model.layers:
         flop = attention_flop_per_token(layer.attention, lengths, lengths**2)
-        one = step_tokens * (flop * rate) / layout.tp
-        one += elementwise_bytes(layer, model.hidden_size, layout, step_tokens) * rates.hbm_s_per_byte
+        one = group * (flop * rate) / layout.tp
+        one += elementwise_bytes(layer, model.hidden_size, layout, group) * rates.hbm_s_per_byte
         seconds += one * layer.num_layers
     return seconds
 
@@ -76,8 +77,9 @@ def attention_s(
 def step_communication_s(model: Model, layout: EngineLayout, step_tokens: FloatArray, node: NodeType) -> FloatArray:
     """All-reduces (and gathers of data-parallel attention) of one prefill step over all layers."""
     num_all_reduces = 1 + sum(layer.num_layers * num_mixers(layer) for layer in model.layers)
+    group = step_tokens / layout.attention_dp if layout.has_attention_dp else step_tokens
     up, out = collective_s(
-        CollectiveOp.ALL_REDUCE, step_tokens * (ACTIVATION_BYTES * model.hidden_size), layout.tp_span, node
+        CollectiveOp.ALL_REDUCE, group * (ACTIVATION_BYTES * model.hidden_size), layout.tp_span, node
     )
     seconds: FloatArray = num_all_reduces * (up + out)
     if layout.has_attention_dp:

@@ -96,13 +96,13 @@ def prompt_step_extra_s(
     attention = attention_s(model, formats, node, layout, tokens, load.prompt_tokens)
     communication = step_communication_s(model, layout, tokens, node)
     if overheads.engine_mixes_prefill:
-        linear = linear_s(model, formats, node, layout, running + tokens) - linear_s(
-            model, formats, node, layout, running
+        linear = linear_s(model, formats, node, overheads, layout, running + tokens) - linear_s(
+            model, formats, node, overheads, layout, running
         )
         latency = step_communication_s(model, layout, np.zeros_like(tokens), node)
         seconds = linear + attention + communication - latency
     else:
-        linear = linear_s(model, formats, node, layout, tokens)
+        linear = linear_s(model, formats, node, overheads, layout, tokens)
         seconds = linear + attention + communication + step_launch_s(model, formats, node, overheads)
         seconds = seconds + overheads.engine_step_s
     return PromptSteps(num_steps_per_token=steps, seconds=seconds + overheads.engine_prefill_step_s)

@@ -28,12 +28,14 @@ from planner.validation.records import Keys, Table
 
 HUBER = 0.15
 """Log residuals beyond count linearly."""
-NOISE = 0.10
+NOISE = 0.12
 """Standard deviation of a log residual, against which priors are weighed."""
-FAMILY_POWER = 0.5
-"""A family of n rows weighs n ** (1 - FAMILY_POWER)."""
+GROUP_POWER = 0.7
+"""How far rows of one group are taken for one observation: 0 not at all, 1 wholly."""
 _STEPS = 8
-_FOLD_STEPS = 4
+_REWEIGHTINGS = 4
+_MAX_STEP = 0.5
+_CONVERGED = 0.02
 _DELTA = 1e-3
 
 
@@ -58,32 +60,40 @@ def parameters() -> tuple[Parameter, ...]:
     def add(name: str, prior: float, sigma: float, most: float = np.inf) -> None:
         found.append(Parameter(name=name, prior=prior, sigma=sigma, most=most))
 
-    add("hopper.fp8.gemm_launch_s", 7.5e-6, 0.4)
+    add("overheads.expert_popularity_variance", 0.3, 0.7)
     add("hopper.bf16.moe_launch_s", 15e-6, 0.3)
-    add("hopper.fp8.moe_launch_s", 30e-6, 0.5)
-    add("hopper.fp8.moe_hbm_ratio", 0.6, 0.25, 0.95)
-    add("hopper.fp8.moe_gemm_flop_ratio", 0.25, 0.25, 0.95)
-    add("hopper.bf16.weight_only_launch_s", 25e-6, 0.5)
-    add("hopper.bf16.weight_only_hbm_ratio", 0.5, 0.35, 0.95)
-    add("blackwell.bf16.moe_launch_s", 15e-6, 0.3)
-    add("blackwell.fp8.gemm_launch_s", 6e-6, 0.4)
-    add("blackwell.fp8.gemm_hbm_ratio", 0.7, 0.15, 0.95)
-    add("blackwell.fp8.moe_launch_s", 20e-6, 0.5)
-    add("blackwell.fp8.moe_hbm_ratio", 0.7, 0.25, 0.95)
-    add("blackwell.fp4.gemm_launch_s", 6e-6, 0.4)
-    add("blackwell.fp4.gemm_hbm_ratio", 0.6, 0.2, 0.95)
-    add("blackwell.fp4.gemm_flop_ratio", 0.35, 0.25, 0.95)
-    add("blackwell.fp4.moe_launch_s", 20e-6, 0.5)
-    add("blackwell.fp4.moe_hbm_ratio", 0.6, 0.25, 0.95)
-    add("blackwell.fp4.moe_gemm_flop_ratio", 0.25, 0.25, 0.95)
-    add("blackwell.bf16.weight_only_launch_s", 25e-6, 0.5)
-    add("blackwell.bf16.weight_only_hbm_ratio", 0.4, 0.35, 0.95)
+    add("hopper.bf16.weight_only_launch_s", 25e-6, 0.4)
+    add("hopper.bf16.weight_only_hbm_ratio", 0.6, 0.25, 0.95)
+    add("hopper.bf16.weight_only_flop_ratio", 0.3, 0.3, 0.95)
+    add("hopper.fp8.gemm_launch_s", 7e-6, 0.3)
+    add("hopper.fp8.gemm_hbm_ratio", 0.85, 0.08, 0.95)
+    add("hopper.fp8.moe_launch_s", 30e-6, 0.4)
+    add("hopper.fp8.moe_hbm_ratio", 0.7, 0.2, 0.95)
+    add("hopper.fp8.moe_gemm_flop_ratio", 0.25, 0.3, 0.95)
+    add("hopper.fp8.decode_attention_hbm_ratio", 0.7, 0.25, 0.95)
+    add("blackwell.bf16.moe_launch_s", 20e-6, 0.3)
+    add("blackwell.bf16.weight_only_launch_s", 25e-6, 0.4)
+    add("blackwell.bf16.weight_only_hbm_ratio", 0.45, 0.25, 0.95)
+    add("blackwell.bf16.weight_only_flop_ratio", 0.3, 0.3, 0.95)
+    add("blackwell.fp8.gemm_launch_s", 6e-6, 0.3)
+    add("blackwell.fp8.gemm_hbm_ratio", 0.78, 0.1, 0.95)
+    add("blackwell.fp8.gemm_flop_ratio", 0.4, 0.2, 0.95)
+    add("blackwell.fp8.moe_launch_s", 25e-6, 0.4)
+    add("blackwell.fp8.moe_hbm_ratio", 0.75, 0.2, 0.95)
+    add("blackwell.fp8.moe_gemm_flop_ratio", 0.3, 0.3, 0.95)
+    add("blackwell.fp8.decode_attention_hbm_ratio", 0.8, 0.25, 0.95)
+    add("blackwell.fp4.gemm_launch_s", 6e-6, 0.3)
+    add("blackwell.fp4.gemm_hbm_ratio", 0.65, 0.15, 0.95)
+    add("blackwell.fp4.gemm_flop_ratio", 0.35, 0.2, 0.95)
+    add("blackwell.fp4.moe_launch_s", 20e-6, 0.4)
+    add("blackwell.fp4.moe_hbm_ratio", 0.7, 0.2, 0.95)
+    add("blackwell.fp4.moe_gemm_flop_ratio", 0.25, 0.3, 0.95)
     for engine in ("vllm", "sglang", "trtllm"):
-        add(f"{engine}.step_s", 0.7e-3, 0.7)
-        add(f"{engine}.step_per_sequence_s", 5e-6, 0.7)
-        add(f"{engine}.prefill_step_s", 4e-3, 0.7)
-        add(f"{engine}.launch_ratio", 0.9, 0.2)
-        add(f"{engine}.all_reduce_latency_ratio", 0.65, 0.3)
+        add(f"{engine}.step_s", 0.5e-3, 0.5)
+        add(f"{engine}.step_per_sequence_s", 60e-6, 0.5)
+        add(f"{engine}.prefill_step_s", 4e-3, 0.5)
+        add(f"{engine}.launch_ratio", 0.9, 0.15)
+        add(f"{engine}.all_reduce_latency_ratio", 0.65, 0.25)
     return tuple(found)
 
 
@@ -95,7 +105,10 @@ def with_parameters(node: NodeType, overheads: Overheads, values: Mapping[str, f
         (precision, _kernel(kernel, f"{family}.{precision.value}.", values)) for precision, kernel in gpu.kernels
     )
     engines = tuple(_engine(engine, values) for engine in overheads.engines)
-    return replace(node, gpu=replace(gpu, kernels=kernels)), replace(overheads, engines=engines)
+    general = {
+        name.removeprefix("overheads."): value for name, value in values.items() if name.startswith("overheads.")
+    }
+    return replace(node, gpu=replace(gpu, kernels=kernels)), replace(overheads, engines=engines, **general)
 
 
 def _kernel(kernel: KernelEfficiency, prefix: str, values: Mapping[str, float]) -> KernelEfficiency:
@@ -154,25 +167,57 @@ def _deployment(keys: Keys) -> str:
     return f"{keys.configuration.rpartition(' c')[0].rpartition(' ')[0]} {keys.release}"
 
 
-def fit(problem: Problem, rows: IntArray, start: FloatArray, num_steps: int) -> FloatArray:
-    """Logarithms of the fitted parameters."""
+def row_weights(problem: Problem, rows: IntArray) -> FloatArray:
+    """Weight of each row: rows of one group (model, engine, release, precision, GPU) err together, so that a group of n
+    rows counts as n ** (1 - GROUP_POWER) rows."""
+    keys = [problem.keys[index] for index in rows]
+    names = [(key.model, key.framework, key.release, key.precision, key.gpu) for key in keys]
+    counts = Counter(names)
+    return np.array([counts[name] ** -GROUP_POWER for name in names])
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """log(predicted) near a point: `base + jacobian @ (position - point)` for all rows."""
+
+    point: FloatArray
+    base: FloatArray
+    jacobian: FloatArray
+
+
+def linearise(problem: Problem, point: FloatArray) -> Linear:
+    jacobian, base = _jacobian(problem, np.arange(len(problem.read)), point)
+    return Linear(point=point, base=base, jacobian=jacobian)
+
+
+def solve(problem: Problem, rows: IntArray, linear: Linear) -> FloatArray:
+    """The most probable position on `rows` within the linear approximation; Huber weights by iteration."""
     known = parameters()
     prior = np.log([p.prior for p in known])
-    sigma = np.array([p.sigma for p in known])
+    precision = np.array([p.sigma for p in known]) ** -2.0
     most = np.log([p.most for p in known])
-    families = Counter(problem.keys[index].family for index in rows)
-    weight = np.array([families[problem.keys[index].family] ** -FAMILY_POWER for index in rows])
-    weight *= len(rows) / weight.sum()
-    position = start.copy()
-    for _ in range(num_steps):
-        jacobian, base = _jacobian(problem, rows, position)
-        residual = base - problem.log_measured[rows]
-        robust = weight * np.minimum(1.0, HUBER / np.maximum(np.abs(residual), 1e-9)) / NOISE**2
-        normal = jacobian.T @ (jacobian * robust[:, None]) + np.diag(sigma**-2)
-        gradient = jacobian.T @ (robust * residual) + (position - prior) / sigma**2
-        step = -np.linalg.solve(normal, gradient)
-        position = np.minimum(position + np.clip(step, -0.5, 0.5), most)
-    return position
+    weight = row_weights(problem, rows) / NOISE**2
+    jacobian = linear.jacobian[rows]
+    position = linear.point
+    for _ in range(_REWEIGHTINGS):
+        residual = linear.base[rows] + jacobian @ (position - linear.point) - problem.log_measured[rows]
+        robust = weight * np.minimum(1.0, HUBER / np.maximum(np.abs(residual), 1e-9))
+        gradient = jacobian.T @ (robust * residual) + precision * (position - prior)
+        step = np.linalg.solve(jacobian.T @ (jacobian * robust[:, None]) + np.diag(precision), -gradient)
+        position = np.minimum(position + step, most)
+    return linear.point + np.clip(position - linear.point, -_MAX_STEP, _MAX_STEP)
+
+
+def fit(problem: Problem) -> Linear:
+    """Gauss-Newton from the priors on all rows; the linear approximation at its end, whose point is the fit."""
+    linear = linearise(problem, np.log([p.prior for p in parameters()]))
+    for _ in range(_STEPS):
+        moved = solve(problem, np.arange(len(problem.read)), linear)
+        is_done = float(np.abs(moved - linear.point).max()) < _CONVERGED
+        linear = linearise(problem, moved)
+        if is_done:
+            break
+    return linear
 
 
 def _jacobian(problem: Problem, rows: IntArray, position: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -194,15 +239,18 @@ def _concerns(name: str, item: Deployment) -> bool:
     scope = name.split(".")[0]
     if scope in _ARCHITECTURES:
         return item.node.gpu.architecture in _ARCHITECTURES[scope]
-    return scope == item.engine
+    return scope == item.engine or (scope == "overheads" and item.model.is_moe)
 
 
 def _values(position: FloatArray) -> dict[str, float]:
     return {parameter.name: float(np.exp(value)) for parameter, value in zip(parameters(), position, strict=True)}
 
 
-def held_out(problem: Problem, group: Callable[[int], str], start: FloatArray, max_folds: int) -> FloatArray:
-    """Log residuals of every row, each predicted by a fit without its group."""
+def held_out(problem: Problem, group: Callable[[int], str], linear: Linear, max_folds: int) -> FloatArray:
+    """Log residuals of every row, predicted exactly with parameters fitted without its group.
+
+    The fits of the folds use the linear approximation at the fit of all rows.
+    """
     members: dict[str, list[int]] = {}
     for index in range(len(problem.read)):
         members.setdefault(group(index), []).append(index)
@@ -213,7 +261,7 @@ def held_out(problem: Problem, group: Callable[[int], str], start: FloatArray, m
     everything = np.arange(len(problem.read))
     for members_of_fold in bins:
         judged = np.sort(np.asarray(members_of_fold))
-        position = fit(problem, np.setdiff1d(everything, judged), start, _FOLD_STEPS)
+        position = solve(problem, np.setdiff1d(everything, judged), linear)
         result[judged] = problem.log_predicted(_values(position), judged) - problem.log_measured[judged]
     return result
 
@@ -234,7 +282,8 @@ def main(arguments: Sequence[str]) -> None:
     prior = np.log([p.prior for p in known])
     print(f"{len(everything)} rows, {len(known)} parameters")
     print("priors             ", summary(problem.log_predicted(_values(prior)) - problem.log_measured))
-    position = fit(problem, everything, prior, _STEPS)
+    linear = fit(problem)
+    position = linear.point
     for parameter, value in zip(known, position, strict=True):
         shift = (value - np.log(parameter.prior)) / parameter.sigma
         print(f"  {parameter.name:36s} prior {parameter.prior:9.3g}  fitted {np.exp(value):9.3g}  ({shift:+.1f} sigma)")
@@ -250,7 +299,7 @@ def main(arguments: Sequence[str]) -> None:
         ("GPU held out", lambda index: problem.keys[index].gpu, 20),
         ("deployment held out", lambda index: problem.deployments[index], 8),
     ):
-        left_out = held_out(problem, group, position, folds)
+        left_out = held_out(problem, group, linear, folds)
         print(f"{title:19s}", summary(left_out))
         if folds == 20:
             for name in sorted({group(index) for index in everything.tolist()}):

@@ -169,12 +169,10 @@ def exclude_by_rule(rows: Sequence[Row]) -> tuple[list[Unpriced], list[Row]]:
 
 def _rule(row: Row) -> str:
     """The rule that excludes a row on its own; empty for none. Cells that are no numbers are judged when read."""
-    engine, release = text(row, "engine"), text(row, "engine_version")
-    model = text(row, "model").lower()
     if "bnb" in text(row, "quant"):
         return "quantised by bitsandbytes: kernels without efficiencies"
-    if engine == "trtllm" and "deepseek" in model and text(row, "tpot_ms") and release in _defaults()[1]:
-        return "release mixes in multi-token prediction without saying so"
+    if text(row, "tpot_ms") and any(_is_mixed(entry, row) for entry in _defaults().unlabelled_mtp):
+        return "runs with multi-token prediction are mixed in without a mark"
     try:
         first, token = number(row, "ttft_ms"), number(row, "tpot_ms")
         output = number(row, "osl")
@@ -285,7 +283,7 @@ def _formats(row: Row, model: Model, serving: Serving) -> WeightFormats:
 
 
 def _serving(engine: str, model: Model, node: NodeType) -> Serving:
-    for entry in _defaults()[0]:
+    for entry in _defaults().defaults:
         is_here = not entry.gpus or any(node.gpu.id.startswith(prefix) for prefix in entry.gpus)
         if entry.engine == engine and model.id.startswith(entry.model) and is_here:
             return entry.serving
@@ -302,17 +300,68 @@ class _Default:
     serving: Serving
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mixed:
+    """Deployments in which rows do not say whether multi-token prediction was on; empty fields match all."""
+
+    engine: str
+    model: str
+    precision: str
+    gpus: tuple[str, ...]
+    layout: str
+    releases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ServingFile:
+    """serving.yaml; the first matching default counts."""
+
+    defaults: tuple[_Default, ...]
+    unlabelled_mtp: tuple[_Mixed, ...]
+
+
 @cache
-def _defaults() -> tuple[tuple[_Default, ...], frozenset[str]]:
-    """The entries of serving.yaml in order, and the releases with unlabelled multi-token prediction."""
+def _defaults() -> _ServingFile:
     import yaml
 
     content = files("planner.validation").joinpath("data", "serving.yaml").read_text(encoding="utf-8")
     fields = Fields(yaml.load(content, Loader=yaml.CSafeLoader), where="serving.yaml")
-    entries = tuple(_default(entry) for entry in fields.sections("defaults"))
-    releases = frozenset(fields.texts("unlabelled_mtp_releases"))
+    found = _ServingFile(
+        defaults=tuple(_default(entry) for entry in fields.sections("defaults")),
+        unlabelled_mtp=tuple(_mixed(entry) for entry in fields.sections("unlabelled_mtp")),
+    )
     fields.finish()
-    return entries, releases
+    return found
+
+
+def _mixed(entry: Fields) -> _Mixed:
+    entry.text("why")
+    found = _Mixed(
+        engine=entry.text("engine"),
+        model=entry.text("model"),
+        precision=entry.text("precision") if entry.has("precision") else "",
+        gpus=entry.texts("gpus") if entry.has("gpus") else (),
+        layout=entry.text("layout") if entry.has("layout") else "",
+        releases=entry.texts("releases"),
+    )
+    entry.finish()
+    return found
+
+
+def _is_mixed(entry: _Mixed, row: Row) -> bool:
+    """The row is one of the deployments of an entry."""
+    try:
+        model, precision = find_model(text(row, "model")), _precision(row)
+    except RowError:
+        return False
+    return (
+        text(row, "engine") == entry.engine
+        and model.id.startswith(entry.model)
+        and entry.precision in ("", precision)
+        and (not entry.gpus or text(row, "gpu") in entry.gpus)
+        and entry.layout in ("", f"tp{text(row, 'tp')} ep{text(row, 'ep')}")
+        and text(row, "engine_version") in entry.releases
+    )
 
 
 def _default(entry: Fields) -> _Default:

@@ -105,7 +105,7 @@ def kernel(flop_ratio: float = 0.79) -> KernelEfficiency:
     return KernelEfficiency(
         gemm_flop_ratio=flop_ratio, gemm_hbm_ratio=0.87, gemm_launch_s=3.65e-6, attention_flop_ratio=0.66,
         attention_half_tokens=980.0, decode_attention_hbm_ratio=0.88, decode_attention_launch_s=12.7e-6,
-        moe_gemm_flop_ratio=0.43, moe_hbm_ratio=0.87, moe_launch_s=14.8e-6, weight_only_hbm_ratio=0.8,
+        moe_gemm_flop_ratio=0.43, moe_hbm_ratio=0.87, moe_launch_s=14.8e-6, weight_only_hbm_ratio=0.8, weight_only_flop_ratio=0.4,
         weight_only_launch_s=15e-6, training_flop_ratio=0.87,
         training_moe_flop_ratio=0.67,
     )  # fmt: skip
@@ -148,7 +148,7 @@ OVERHEADS = Overheads(
     fragmentation_ratio=0.06, engine_activation_factor=6.0, engine_batched_tokens=8192.0, engine_graph_bytes=GIB,
     engine_sleep_bytes=1.5 * GIB, engine_step_s=7e-4, engine_step_per_sequence_s=5e-6, engine_wake_s=1.5,
     engine_prefill_step_s=2e-3, engine_mixes_prefill=True, engine_all_reduce_latency_ratio=0.65,
-    engine_launch_ratio=1.0,
+    engine_launch_ratio=1.0, expert_popularity_variance=0.0,
     elementwise_launch_s=2.5e-6, train_kernel_launch_s=5e-6, optimizer_host_s=0.012, swap_transition_s=1.0,
     sync_fixed_s=0.8, sync_per_tensor_s=2e-4, sync_bucket_bytes=GIB, sync_gather_ratio=0.67, stage_switch_s=0.5,
     logits_bytes_per_element=8.0, logprob_logits_bytes_per_element=8.0, provenance=TEST_DATA,

@@ -165,7 +165,7 @@ def test_tp_across_nodes_pays_the_nic() -> None:
 def test_engine_all_reduce_is_quick_inside_switched_domains_only() -> None:
     switched = engine_node(node(), 0.65).gpu.collective(CollectiveOp.ALL_REDUCE)
     assert max(switched.alpha_s) < 5e-6
-    assert engine_node(node(), 0.65).gpu.collective(CollectiveOp.ALL_GATHER).alpha_s[-1] == 15e-6
+    assert engine_node(node(), 0.65).gpu.collective(CollectiveOp.ALL_TO_ALL).alpha_s[-1] == 15e-6
     board = node()
     board = replace(board, gpu=replace(board.gpu, scale_up_kind="pcie"))
     assert engine_node(board, 0.65) is board
