@@ -56,10 +56,14 @@ class KernelEfficiency:
     """Share of HBM bandwidth at which grouped products stream the weights of routed experts."""
     moe_launch_s: float
     """Fixed time of the routed-expert part of one layer: routing, permutation, two grouped products, combination."""
+    weight_only_hbm_ratio: float
+    """The same for experts whose narrower weights are widened on the fly to this format."""
+    weight_only_flop_ratio: float
+    weight_only_launch_s: float
     training_flop_ratio: float
-    """Sustained over isolated-kernel speed in training (power, host gaps, element-wise kernels), dense layers."""
+    """Share of peak that dense matrix products sustain in training (sustained clocks, training libraries)."""
     training_moe_flop_ratio: float
-    """The same for routed-expert layers (router, permutation, load imbalance)."""
+    """The same for grouped products of routed experts, router and permutation included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,8 @@ class NetworkEfficiency:
     """Sustained share of NIC line rate for large messages."""
     nic_half_bytes: float
     """Message size per NIC at which half of that is reached."""
+    nic_small_half_bytes: float = 0.5e6
+    """The same for messages below about 1 MB, which go by low-latency protocols without chunk pipelines."""
     nic_latency_s: float
     nic_latency_per_log2_s: float
     host_link_ratio: float

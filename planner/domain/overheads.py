@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from planner.domain.hardware import Provenance
@@ -43,6 +44,11 @@ class TrainingStack:
     """How often forward and backward together read or write each saved activation element (16 bit)."""
     quantisation_passes: float = 0.0
     """Further passes where matrix inputs are converted to 8 or 4 bit: amax, cast, transposed copy."""
+    moe_layer_host_s: float = 0.0
+    """Host time of one MoE layer and micro-batch, forward and backward, where no CUDA graph replays it; seen only
+    when the GPU needs less."""
+    recurrent_layer_host_s: float = 0.0
+    """The same for one recurrent or state-space layer."""
     overlap_ratio: float = 0.8
     """Share of compute under which collectives can hide."""
     overlap_tax_ratio: float = 0.0
@@ -63,8 +69,9 @@ class StepLosses:
     """Updates and log-probs of dense models over a benchmark with as many tokens: ragged packing, extra kernels."""
     moe_training_ratio: float = 1.0
     """The same for models with routed experts: small, unevenly filled expert batches."""
-    swap_link_ratio: float = 1.0
-    """Share of the pinned host link that frameworks reach when they move states tensor by tensor."""
+    swap_bytes_per_s: float = math.inf
+    """Most that one process reaches between GPU and host RAM when a framework moves states tensor by tensor
+    through pageable memory, whatever the link allows."""
     sequence_s: float = 0.0
     """Controller time per response of the iteration: scoring, padding, batching, logging."""
     step_s: float = 0.0
@@ -102,6 +109,8 @@ class Overheads:
     """Latency of the engines' own graph-captured all-reduce over that of a two-rank NCCL all-reduce."""
     engine_launch_ratio: float
     """Fixed kernel times inside an engine's graph over those of isolated kernels."""
+    expert_popularity_variance: float
+    """Squared coefficient of variation of how often experts are chosen, in natural text and in random prompts."""
     engine_wake_s: float
     """Wake-up: map memory again, restore graphs."""
     elementwise_launch_s: float
@@ -134,6 +143,8 @@ class Overheads:
     engines: tuple[EngineProfile, ...] = ()
     megatron: TrainingStack = TrainingStack()
     """Stack of trainers that keep whole weights (DDP, ZeRO-1)."""
+    megatron_graphs: TrainingStack = TrainingStack()
+    """The same with MoE blocks in CUDA graphs and overlapped expert exchange; not what RL frameworks ship."""
     fsdp: TrainingStack = TrainingStack()
     """Stack of trainers that shard gradients or weights (ZeRO-2, ZeRO-3)."""
     recurrent_ratio: float = 1.0

@@ -21,7 +21,7 @@ from planner.domain.hardware import (
     Price,
     Provenance,
 )
-from planner.domain.overheads import EngineProfile, Overheads, TrainingStack
+from planner.domain.overheads import EngineProfile, Overheads, StepLosses, TrainingStack
 from planner.errors import InvalidInputError
 from planner.files.fields import Fields
 from planner.units import Dimension
@@ -128,6 +128,7 @@ def read_overheads(open_file: Reader) -> Overheads:
         engine_mixes_prefill=True,
         engine_all_reduce_latency_ratio=number("engine_all_reduce_latency_ratio", 10),
         engine_launch_ratio=number("engine_launch_ratio", 10),
+        expert_popularity_variance=number("expert_popularity_variance", 10),
         engine_wake_s=seconds("engine_wake"),
         elementwise_launch_s=seconds("elementwise_launch"),
         train_kernel_launch_s=seconds("train_kernel_launch"),
@@ -145,13 +146,35 @@ def read_overheads(open_file: Reader) -> Overheads:
         provenance=Provenance(source=fields.text("source"), date=fields.text("date"), confidence=_confidence(fields)),
         engines=tuple(_engine(section) for section in fields.sections("engines")),
         megatron=_training_stack(fields.section("training_stacks").section("megatron"), "megatron"),
+        megatron_graphs=_training_stack(
+            fields.section("training_stacks").section("megatron_graphs"), "megatron_graphs"
+        ),
         fsdp=_training_stack(fields.section("training_stacks").section("fsdp"), "fsdp"),
         recurrent_ratio=number("recurrent_ratio", 1),
         block_scaled_ratio=number("block_scaled_ratio", 1),
+        step_losses=_step_losses(fields.section("step_losses")),
         routing_imbalance_ratio=number("routing_imbalance_ratio", 10),
     )
     fields.finish()
     return overheads
+
+
+def _step_losses(fields: Fields) -> StepLosses:
+    def entry(key: str) -> Fields:
+        section = fields.section(key)
+        section.text("why")
+        return section
+
+    losses = StepLosses(
+        rollout_ratio=entry("rollout_ratio").number("value", limit=10),
+        training_ratio=entry("training_ratio").number("value", limit=10),
+        moe_training_ratio=entry("moe_training_ratio").number("value", limit=10),
+        swap_bytes_per_s=entry("swap").quantity("value", Dimension.BANDWIDTH),
+        sequence_s=entry("sequence").quantity("value", Dimension.TIME),
+        step_s=entry("step").quantity("value", Dimension.TIME),
+    )
+    fields.finish()
+    return losses
 
 
 def _engine(fields: Fields) -> EngineProfile:
@@ -177,6 +200,8 @@ def _training_stack(fields: Fields, name: str) -> TrainingStack:
         moe_ratio=fields.number("moe_ratio", limit=1),
         elementwise_passes=fields.number("elementwise_passes", limit=100),
         quantisation_passes=fields.number("quantisation_passes", limit=100),
+        moe_layer_host_s=_optional_time(fields, "moe_layer_host"),
+        recurrent_layer_host_s=_optional_time(fields, "recurrent_layer_host"),
         overlap_ratio=fields.number("overlap_ratio", limit=1),
         overlap_tax_ratio=fields.number("overlap_tax_ratio", limit=1),
         tp_overlap_ratio=_optional_ratio(fields, "tp_overlap_ratio"),
@@ -185,6 +210,10 @@ def _training_stack(fields: Fields, name: str) -> TrainingStack:
     fields.text("why")
     fields.finish()
     return stack
+
+
+def _optional_time(fields: Fields, key: str) -> float:
+    return fields.quantity(key, Dimension.TIME) if fields.has(key) else 0.0
 
 
 def _optional_ratio(fields: Fields, key: str) -> float:
@@ -246,6 +275,7 @@ def _kernel(fields: Fields) -> KernelEfficiency:
         moe_hbm_ratio=fields.number("moe_hbm_ratio", limit=1),
         moe_launch_s=fields.quantity("moe_launch", Dimension.TIME),
         weight_only_hbm_ratio=fields.number("weight_only_hbm_ratio", limit=1),
+        weight_only_flop_ratio=fields.number("weight_only_flop_ratio", limit=1),
         weight_only_launch_s=fields.quantity("weight_only_launch", Dimension.TIME),
         training_flop_ratio=fields.number("training_flop_ratio", limit=1),
         training_moe_flop_ratio=fields.number("training_moe_flop_ratio", limit=1),
