@@ -69,14 +69,13 @@ class FitCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitRun:
-    """A row with the completions that span what it leaves open; the first is the most favourable one."""
+    """A row with the completions that span what it leaves open; they share engine, lengths and batch."""
 
     model: Model
     node: NodeType
     capacity_bytes: float
     lora_rank: int | None
     precision: Precision
-    prompt_tokens: int
     cases: tuple[FitCase, ...]
     open_fields: tuple[str, ...]
     works: bool
@@ -131,7 +130,6 @@ def read_fit(row: Row) -> FitRun:
         capacity_bytes=positive(row, "gpu_mem_gb") * _GIB * _REPORTED_RATIO,
         lora_rank=_lora_rank(row),
         precision=Precision.FP8 if "fp8" in text(row, "precision") else Precision.BF16,
-        prompt_tokens=integer(row, "max_prompt_len", 0) or stated.longest // 2,
         cases=cases,
         open_fields=open_fields,
         works=outcome == "works",

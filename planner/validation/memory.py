@@ -110,7 +110,9 @@ def _group_terms(runs: Sequence[MemoryRun], node: NodeType, overheads: Overheads
 def _priced(row: Row, run: MemoryRun, terms: dict[str, float]) -> Priced:
     framework, precision = text(row, "framework"), text(row, "precision")
     strategy = run.strategy
-    workload = (text(row, "model"), text(row, "layers"), text(row, "seq_len"), text(row, "gbs"), text(row, "task"))
+    # tests share a name, not a network: its size tells them apart
+    shape = (text(row, "model"), f"{run.model.num_params}", text(row, "layers"))
+    workload = (*shape, text(row, "seq_len"), text(row, "gbs"), text(row, "task"))
     configuration = (*workload, framework, precision, str(strategy), text(row, "recompute"), text(row, "flags"))
     return Priced(
         table=Table.MEMORY,

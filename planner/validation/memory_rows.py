@@ -1,7 +1,8 @@
 """Rows of memory.csv as configurations: strategy, recipe by documented default, and the quantity that was measured.
 
-Every default below is stated in docs/validation-protocol.md and was fixed before any constant was fitted. A field
-that a row leaves out never becomes a free knob: it takes its source's default, or a rule excludes the row.
+Every default below is stated in docs/validation-protocol.md, which also says which of them were found only after
+residuals had been seen. A field that a row leaves out never becomes a free knob of its own: it takes its source's
+default, or a rule excludes the row.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from planner.domain.verdict import Verdict, memory_verdict
 from planner.files.catalog import generic_node, load_model, load_overheads
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
 from planner.validation.fit_rows import FitCase, FitRun
-from planner.validation.fits import Peak, trainer_job, worst_instant
+from planner.validation.fits import Peak, trainer_job, worst_instants
 
 GIB = 2.0**30
 GB = 1e9
@@ -79,7 +79,7 @@ class Setup:
             inference_tokens=self.tokens, recompute=self.recompute, offload=self.offload,
         )  # fmt: skip
 
-    def run(self) -> tuple[FitRun, FitCase]:
+    def run(self) -> FitRun:
         engine = None
         if self.engine_tp is not None:
             engine = RolloutStrategy(
@@ -90,24 +90,22 @@ class Setup:
             trainer=self.trainer(), engine=engine, is_colocated=True, has_critic=False, host_optimizer_ratio=0.0,
             longest_tokens=self.longest or self.tokens, num_sequences=self.sequences * self.gpus,
         )  # fmt: skip
-        run = FitRun(
+        return FitRun(
             model=load_model(self.model), node=generic_node("h100"), capacity_bytes=self.memory_gib * GIB,
-            lora_rank=self.lora_rank, precision=Precision.BF16, prompt_tokens=(self.longest or self.tokens) // 4,
+            lora_rank=self.lora_rank, precision=Precision.BF16,
             cases=(case,), open_fields=(), works=True, is_eager=self.is_eager, is_4bit=False,
         )  # fmt: skip
-        return run, case
 
     def peak(self) -> Peak:
-        run, case = self.run()
-        return worst_instant(run, case, load_overheads())
+        return worst_instants(self.run(), load_overheads())[0]
 
     def verdict(self) -> Verdict:
         return memory_verdict(self.peak().num_bytes, self.memory_gib * GIB)
 
     def costs(self) -> WorkerCosts:
-        run, case = self.run()
+        run = self.run()
         site = Site(node=run.node, overheads=load_overheads(), memory_margin_ratio=0.0)
-        return price_trainer(trainer_job(run, case), TrainerTable.of((case.trainer,)), site)
+        return price_trainer(trainer_job(run), TrainerTable.of((self.trainer(),)), site)
 
 
 def largest(peak: Peak, names: tuple[str, ...] | None = None) -> str:
@@ -131,7 +129,7 @@ def test_a01_stage_swap_gives_no_relief_at_the_update() -> None:
     """32B on 8 H20: static state of 74 GB is back on the GPU at the update. Marginal is right: the script also ran."""
     peak = A01.peak()
     assert A01.verdict() in REFUSED
-    assert peak.instant == "actor update"
+    assert peak.stage == "actor update"
     assert largest(peak) == "states"
     assert state_bytes(peak) == pytest.approx(73.8 * GB, rel=0.02)
 
@@ -165,7 +163,7 @@ def test_a06_small_models_are_dominated_by_logits_and_activations(model: str, me
 
 def test_a06_the_4b_model_does_not_fit() -> None:
     assert trl("qwen3-4b").verdict() is Verdict.DOES_NOT_FIT
-    assert trl("qwen3-4b").peak().instant == "actor update"
+    assert trl("qwen3-4b").peak().stage == "actor update"
 
 
 def test_a06_logits_are_the_largest_term_of_the_smallest_model() -> None:
@@ -181,7 +179,7 @@ def test_a08_a_long_packed_sample_is_what_fails() -> None:
     """56-66 GB of states fit, and an ordinary sample does; the longest packed one needs logits that do not."""
     assert 56 * GB <= state_bytes(A08.peak()) <= 67 * GB
     assert A08.verdict() in REFUSED
-    assert A08.peak().instant == "actor update"
+    assert A08.peak().stage == "actor update"
     short, long = (
         {term.name: term.value for term in replace(A08, tokens=tokens).peak().terms} for tokens in (2048, 32768)
     )
@@ -229,7 +227,7 @@ A19 = Setup(model="qwen2.5-7b", gpus=3, sharding=Sharding.ZERO3, tokens=37888)
 def test_a19_one_long_sample_exceeds_three_gpus() -> None:
     assert A19.verdict() is Verdict.DOES_NOT_FIT
     peak = A19.peak()
-    assert peak.instant == "actor update"
+    assert peak.stage == "actor update"
     terms = {term.name: term.value for term in peak.terms}
     assert terms["logits"] + terms["activations"] > state_bytes(peak)
     assert terms["logits"] >= 11 * GB
@@ -348,12 +346,10 @@ def test_d02_235b_on_32_gpus_needs_a_cpu_optimizer() -> None:
 def test_g03_training_and_generation_are_two_bars() -> None:
     """Colocated with sleep, the peak is the larger of the two and not their sum; the binding instant is named."""
     setup = replace(A01, offload=Offload.STATE_SWAP)
-    run, case = setup.run()
-    both = worst_instant(run, case, load_overheads())
-    alone = worst_instant(run, replace(case, engine=None), load_overheads())
-    fraction = 0.6 * run.capacity_bytes
+    both, alone = setup.peak(), replace(setup, engine_tp=None).peak()
+    fraction = 0.6 * setup.memory_gib * GIB
     assert max(alone.num_bytes, fraction) <= both.num_bytes < alone.num_bytes + fraction
-    assert both.instant == "actor update"
+    assert both.stage == "actor update"
 
 
 LEFT = {
