@@ -24,46 +24,35 @@ from planner.domain.strategy import FloatArray
 class AsynchronousTimes:
     """Stage seconds of one iteration, each of shape (num_candidates,).
 
-    `generation_s` is the rollout of one batch alone, its tail included; `tail_s` the part of it in which few
-    sequences are left. `training_s` is everything that the trainer pool does between two rollouts (log-probs,
-    values, updates). `sync_s` stops both pools.
+    `generation_s` is the rollout of one batch alone, its tail included: how long after its weights a batch is ready.
+    `rollout_busy_s` is how long the rollout pool is busy per batch. Batch-synchronous rollouts end with their longest
+    response, so both are equal. Streaming rollouts (partial rollouts, batches that overlap) start new sequences in
+    the slots that a tail leaves free, so the tail is no busy time. `training_s` is everything that the trainer pool
+    does between two batches (log-probs, values, updates). `sync_s` stops both pools.
     """
 
     generation_s: FloatArray
-    tail_s: FloatArray
+    rollout_busy_s: FloatArray
     training_s: FloatArray
     sync_s: FloatArray
 
 
-def rollout_busy_s(times: AsynchronousTimes, *, is_streaming: bool) -> FloatArray:
-    """Seconds that the rollout pool is busy per batch.
-
-    Batch-synchronous rollouts end with their longest response, so the tail counts. Streaming rollouts
-    (partial rollouts, or batches that overlap) start new sequences in the slots that the tail leaves free.
-    """
-    return times.generation_s - times.tail_s if is_streaming else times.generation_s
-
-
-def period_s(times: AsynchronousTimes, staleness: FloatArray, *, is_streaming: bool) -> FloatArray:
+def period_s(times: AsynchronousTimes, staleness: FloatArray) -> FloatArray:
     """Seconds between two weight versions in the steady state.
 
     `staleness` is the largest version lag in steps and may be a fraction of a step (a share of the batch that
-    may be generated ahead). 0 is the synchronous sum. Raises ValueError for a negative staleness.
+    may be generated ahead); 0 is the synchronous sum. Raises ValueError for a negative staleness.
 
-    max(rollout busy + sync, training + sync, (generation + training + sync) / (staleness + 1)). A streaming
-    rollout removes the tail from the pool's busy time, not from the cycle: the longest response of a batch is
-    still waited for by that batch.
+    max(rollout busy + sync, training + sync, (generation + training + sync) / (staleness + 1)).
     """
     if bool(np.any(staleness < 0)):
         raise ValueError("staleness must not be negative")
     cycle = times.generation_s + times.training_s + times.sync_s
-    rollout = rollout_busy_s(times, is_streaming=is_streaming) + times.sync_s
-    pools = np.maximum(rollout, times.training_s + times.sync_s)
+    pools = np.maximum(times.rollout_busy_s, times.training_s) + times.sync_s
     result: FloatArray = np.maximum(pools, cycle / (staleness + 1.0))
     return result
 
 
-def exposed_generation_s(times: AsynchronousTimes, staleness: FloatArray, *, is_streaming: bool) -> FloatArray:
+def exposed_generation_s(times: AsynchronousTimes, staleness: FloatArray) -> FloatArray:
     """Seconds per period in which the trainer waits for generation: period - training - sync."""
-    period = period_s(times, staleness, is_streaming=is_streaming)
-    return period - times.training_s - times.sync_s
+    return period_s(times, staleness) - times.training_s - times.sync_s

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from planner.cost.generation import price_engine
 from planner.cost.jobs import engine_job, trainer_job
+from planner.cost.step_losses import with_step_losses
 from planner.cost.training import price_trainer
 from planner.cost.worker import Site, WorkerCosts
 from planner.domain.framework import (
@@ -82,8 +83,10 @@ def search_pool(pool: Pool, inputs: PricingInputs) -> SearchPool:
 def price_table(worker: Worker, table: StrategyTable, site: Site, inputs: PricingInputs) -> WorkerCosts:
     """Costs of given strategies of a worker: the one way in which anything is priced."""
     if isinstance(table, RolloutTable):
-        return price_engine(engine_job(inputs.workload, worker), table, site)
-    return price_trainer(trainer_job(inputs.workload, inputs.graph, worker), table, site)
+        costs = price_engine(engine_job(inputs.workload, worker), table, site)
+    else:
+        costs = price_trainer(trainer_job(inputs.workload, inputs.graph, worker), table, site)
+    return with_step_losses(costs, site, inputs.workload.num_generated)
 
 
 def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:

@@ -6,24 +6,32 @@ is their schedule when synchronous, and the steady-state period when asynchronou
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 
 import numpy as np
 
-from planner.assembly import assemble
+from planner.assembly import assemble, one_row
 from planner.cost.asynchronous import AsynchronousTimes, exposed_generation_s, period_s
 from planner.cost.layout import model_totals
 from planner.domain.overheads import Overheads
 from planner.domain.plan import NamedValue
-from planner.domain.stages import StageName, build_graph
+from planner.domain.stages import StageName, WorkerName, build_graph
+from planner.domain.strategy import RolloutStrategy
+from planner.domain.workload import Workload
 from planner.files.catalog import load_overheads
-from planner.search.pricing import PricingInputs
+from planner.files.fields import Fields
+from planner.search.pricing import PricingInputs, price_table, site_of
+from planner.units import Dimension
+from planner.validation import read
+from planner.validation.read import Row, RowError
 from planner.validation.records import Keys, Priced, Table, TableResult, Unpriced
-from planner.validation.rl_runs import NEMO_RL, VERL, Row, Run, UnpriceableError, implied_lengths, number, read_run, row_gpu
+from planner.validation.rl_runs import NEMO_RL, VERL, ExcludedError, Run, implied_lengths, read_run, row_gpu
 
-MTP_ACCEPTED_RATIO = 0.85
-"""Share of drafted tokens that are accepted with one multi-token-prediction layer (DeepSeek-V3 report: 85-90 %)."""
 _TRAINER_STAGES = (
     StageName.OLD_LOGPROB,
     StageName.REFERENCE_LOGPROB,
@@ -31,6 +39,50 @@ _TRAINER_STAGES = (
     StageName.ACTOR_UPDATE,
     StageName.CRITIC_UPDATE,
 )
+_ONCE_PER_ROLLOUT = frozenset(("prefill", "wake", "switch", "reload"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What published runs differ in and plans do not: old releases, engines without graphs, drafted tokens."""
+
+    eager_kernel_s: float
+    """Host time per kernel of a decode step that runs without CUDA graphs."""
+    accepted_ratio: float
+    """Share of drafted tokens that are accepted."""
+    releases: tuple[tuple[str, str, float], ...]
+    """(framework, newest release, slowdown per release behind it in log units)."""
+
+    def release_ratio(self, framework: str, release: str) -> float:
+        """Seconds in an older release over those in the newest; releases count in tenths. 1 where unknown."""
+        for name, newest, slope in self.releases:
+            if name == framework and release:
+                return math.exp(slope * max(0.0, _release(newest) - _release(release)))
+        return 1.0
+
+
+def _release(text: str) -> float:
+    """`0.6` or `0.6.1` or `0.7-dev` -> 6 or 7; 0 for anything else."""
+    match = re.match(r"0\.(\d+)", text)
+    return float(match.group(1)) if match else 0.0
+
+
+@cache
+def load_conditions() -> Conditions:
+    """The conditions of data/rl.yaml."""
+    import yaml
+
+    content = files("planner.validation").joinpath("data", "rl.yaml").read_text(encoding="utf-8")
+    fields = Fields(yaml.load(content, Loader=yaml.CSafeLoader), where="rl.yaml")
+    eager, accepted = fields.section("eager_kernel"), fields.section("accepted_ratio")
+    return Conditions(
+        eager_kernel_s=eager.quantity("value", Dimension.TIME),
+        accepted_ratio=accepted.number("value", limit=1),
+        releases=tuple(
+            (item.text("framework"), item.text("newest"), item.number("slowdown_per_release", limit=1))
+            for item in fields.sections("releases")
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +90,6 @@ class StepTimes:
     """Predicted seconds of one step: stages by name with their terms, and the whole."""
 
     stages: Mapping[StageName, tuple[NamedValue, ...]]
-    fixed_s: float
-    """Per step outside all stages."""
     step_s: float
     exposed_generation_s: float | None
     """Asynchronous: what of the rollout the trainer waits for."""
@@ -49,64 +99,118 @@ class StepTimes:
         return sum(term.value for term in self.stages.get(stage, ()))
 
 
-def price_run(run: Run, overheads: Overheads) -> StepTimes:
+def price_run(run: Run, overheads: Overheads, conditions: Conditions) -> StepTimes:
     """Seconds of every stage and of the whole step of one run."""
-    inputs = PricingInputs(
-        workload=run.workload,
-        graph=build_graph(run.workload),
-        overheads=_engine_overheads(run, overheads),
-        rules=None,
-        across_sizes=True,
-    )
-    assembled = assemble(run.placed, inputs, None)
+    assembled = assemble(run.placed, _inputs(run.workload, overheads), None)
     stages = {placement.stage: placement.time_terms for placement in assembled.placements}
-    stages[StageName.ROLLOUT] = _rollout_terms(run, stages[StageName.ROLLOUT])
-    fixed = 0.0
-    times = StepTimes(stages=stages, fixed_s=fixed, step_s=0.0, exposed_generation_s=None)
+    rollout = {term.name: term.value for term in stages[StageName.ROLLOUT]}
+    stages[StageName.ROLLOUT] = _under_conditions(run, rollout, overheads, conditions)
+    release = conditions.release_ratio(run.framework, run.release)
+    stages = {stage: _times(terms, release) for stage, terms in stages.items()}
+    times = StepTimes(stages=stages, step_s=0.0, exposed_generation_s=None)
     if run.is_asynchronous:
-        return _asynchronous(run, times)
-    return replace(times, step_s=sum(times.stage_s(stage) for stage in stages) + fixed)
+        return _asynchronous(run, times, overheads, conditions)
+    return replace(times, step_s=sum(times.stage_s(stage) for stage in stages))
 
 
-def _engine_overheads(run: Run, overheads: Overheads) -> Overheads:
-    """Without CUDA graphs the host launches every kernel of a decode step."""
-    if not run.is_eager:
-        return overheads
-    kernels = model_totals(run.workload.actor, True).num_kernels
-    return replace(overheads, engine_step_s=overheads.engine_step_s + kernels * overheads.train_kernel_launch_s)
+def _inputs(workload: Workload, overheads: Overheads) -> PricingInputs:
+    return PricingInputs(
+        workload=workload, graph=build_graph(workload), overheads=overheads, rules=None, across_sizes=True
+    )
 
 
-def _rollout_terms(run: Run, terms: tuple[NamedValue, ...]) -> tuple[NamedValue, ...]:
-    """Terms of all rollouts of one step.
+def _sum(terms: Sequence[NamedValue]) -> float:
+    return sum(term.value for term in terms)
+
+
+def _times(terms: Sequence[NamedValue], factor: float) -> tuple[NamedValue, ...]:
+    return tuple(NamedValue(name=term.name, value=term.value * factor) for term in terms)
+
+
+def mean_engine_s(run: Run, overheads: Overheads, conditions: Conditions) -> float:
+    """Seconds of the rollout of one engine with an equal share of the prompts, as verl logs it."""
+    workload = run.workload
+    placed = next(item for item in run.placed if item.worker.name is WorkerName.ROLLOUT_ENGINE)
+    assert isinstance(placed.strategy, RolloutStrategy)
+    strategy, num_engines = placed.strategy, placed.strategy.num_engines
+    share = max(1, round(workload.num_prompts / num_engines))
+    engine = replace(placed, strategy=replace(strategy, num_gpus=strategy.tp * strategy.pp))
+    alone = replace(run, workload=replace(workload, num_prompts=share), placed=(engine,))
+    return conditions.release_ratio(run.framework, run.release) * _sum(_rollout_terms(alone, overheads, conditions))
+
+
+def _engine_terms(run: Run, overheads: Overheads) -> dict[str, float]:
+    item = next(item for item in run.placed if item.worker.name is WorkerName.ROLLOUT_ENGINE)
+    inputs = _inputs(run.workload, overheads)
+    costs = price_table(item.worker, one_row(item.strategy), site_of(item.pool, inputs), inputs)
+    return {name: float(seconds[0]) for name, seconds in costs.stages[0].time_terms.items()}
+
+
+def _rollout_terms(run: Run, overheads: Overheads, conditions: Conditions) -> tuple[NamedValue, ...]:
+    """Terms of the rollout of a run under its conditions."""
+    return _under_conditions(run, _engine_terms(run, overheads), overheads, conditions)
+
+
+def _under_conditions(
+    run: Run, terms: Mapping[str, float], overheads: Overheads, conditions: Conditions
+) -> tuple[NamedValue, ...]:
+    """`terms` of a rollout without CUDA graphs or with drafted tokens, where the run has them.
 
     Drafted tokens that are accepted save whole decode steps; the draft layers' own time is left out.
     """
-    once = ("prefill", "wake", "switch", "reload")
-    per_step = 1.0 / (1.0 + MTP_ACCEPTED_RATIO * run.num_draft_tokens)
+    found = dict(terms)
+    if run.is_eager:
+        found["launch"] = found.get("launch", 0.0) + _eager_s(run, found, overheads, conditions)
+    per_step = 1.0 / (1.0 + conditions.accepted_ratio * run.num_draft_tokens)
     return tuple(
-        NamedValue(
-            name=term.name,
-            value=term.value * run.num_generation_rounds * (1.0 if term.name in once else per_step),
-        )
-        for term in terms
+        NamedValue(name=name, value=value * (1.0 if name in _ONCE_PER_ROLLOUT else per_step))
+        for name, value in found.items()
+        if value
     )
 
 
-def _asynchronous(run: Run, times: StepTimes) -> StepTimes:
-    tail = sum(term.value for term in times.stages[StageName.ROLLOUT] if term.name == "tail")
-    training = sum(times.stage_s(stage) for stage in _TRAINER_STAGES) + times.fixed_s
+def _eager_s(run: Run, terms: Mapping[str, float], overheads: Overheads, conditions: Conditions) -> float:
+    """Seconds that decode steps wait for the host when it launches every kernel.
+
+    A step takes at least kernels x seconds per kernel, so the wait is what a mean full step and a mean tail step
+    fall short of that. The numbers of steps follow from the growth with one second more per step.
+    """
+    longer = _engine_terms(run, replace(overheads, engine_step_s=overheads.engine_step_s + 1.0))
+    floor = model_totals(run.workload.actor, True).num_kernels * conditions.eager_kernel_s
+    full = sum(value for name, value in terms.items() if name not in (*_ONCE_PER_ROLLOUT, "tail", "imbalance"))
+    ratio = overheads.step_losses.rollout_ratio
+    wait = 0.0
+    for seconds, name in ((full, "engine_host"), (terms.get("tail", 0.0), "tail")):
+        steps = (longer.get(name, 0.0) - terms.get(name, 0.0)) / ratio
+        wait += max(0.0, floor * steps - seconds)
+    return wait
+
+
+def _asynchronous(run: Run, times: StepTimes, overheads: Overheads, conditions: Conditions) -> StepTimes:
+    busy = times.stage_s(StageName.ROLLOUT)
+    if run.is_streaming:
+        busy = _streaming_s(run, overheads, conditions)
     parts = AsynchronousTimes(
         generation_s=np.array([times.stage_s(StageName.ROLLOUT)]),
-        tail_s=np.array([tail]),
-        training_s=np.array([training]),
+        rollout_busy_s=np.array([busy]),
+        training_s=np.array([sum(times.stage_s(stage) for stage in _TRAINER_STAGES)]),
         sync_s=np.array([times.stage_s(StageName.WEIGHT_SYNC)]),
     )
     staleness = np.array([run.staleness])
     return replace(
         times,
-        step_s=float(period_s(parts, staleness, is_streaming=run.is_streaming)[0]),
-        exposed_generation_s=float(exposed_generation_s(parts, staleness, is_streaming=run.is_streaming)[0]),
+        step_s=float(period_s(parts, staleness)[0]),
+        exposed_generation_s=float(exposed_generation_s(parts, staleness)[0]),
     )
+
+
+def _streaming_s(run: Run, overheads: Overheads, conditions: Conditions) -> float:
+    """Seconds per batch of engines that always have the batches of all allowed versions in flight, without tail."""
+    in_flight = max(1, round(run.staleness))
+    workload = replace(run.workload, num_prompts=run.workload.num_prompts * in_flight)
+    terms = _rollout_terms(replace(run, workload=workload), overheads, conditions)
+    seconds = sum(term.value for term in terms if term.name not in ("tail", "imbalance"))
+    return conditions.release_ratio(run.framework, run.release) * seconds / in_flight
 
 
 # Rows ------------------------------------------------------------------------------------------------------------
@@ -114,7 +218,13 @@ def _asynchronous(run: Run, times: StepTimes) -> StepTimes:
 
 def price(rows: Sequence[Row]) -> tuple[TableResult, TableResult]:
     """(whole steps, stages) of rl.csv: every row priced, or unpriced with the reason."""
-    overheads = load_overheads()
+    return price_with(rows, load_overheads(), load_conditions())
+
+
+def price_with(
+    rows: Sequence[Row], overheads: Overheads, conditions: Conditions, *, nic_small_half_bytes: float | None = None
+) -> tuple[TableResult, TableResult]:
+    """The same under given overheads, conditions and latency of short messages between nodes."""
     implied = implied_lengths(rows)
     steps: list[Priced | Unpriced] = []
     stages: list[Priced | Unpriced] = []
@@ -122,13 +232,21 @@ def price(rows: Sequence[Row]) -> tuple[TableResult, TableResult]:
         measured = _measured_stages(row)
         try:
             run = read_run(row, implied)
-        except UnpriceableError as error:
+            if nic_small_half_bytes is not None:
+                run = run.with_small_messages(nic_small_half_bytes)
+        except RowError as error:
             for table, found, names in ((Table.RL, steps, ("",)), (Table.RL_STAGES, stages, measured)):
                 found.extend(_unpriced(row, table, name, error) for name in names)
             continue
-        times = price_run(run, overheads)
+        times = price_run(run, overheads, conditions)
         steps.append(_step(row, run, times))
-        stages.extend(_stage(row, run, times, column, value) for column, value in measured.items())
+        for column, value in measured.items():
+            if column == "gen_only_s":
+                alone = mean_engine_s(run, overheads, conditions)
+                terms: tuple[NamedValue, ...] = (NamedValue(name="rollout of one engine", value=alone),)
+            else:
+                terms = _stage_terms(row, times, column)
+            stages.append(_stage(row, run, column, value, terms))
     return _result(Table.RL, steps), _result(Table.RL_STAGES, stages)
 
 
@@ -148,7 +266,7 @@ _STAGE_COLUMNS = (
 
 def _measured_stages(row: Row) -> dict[str, float]:
     """Published stage seconds by column; 0 means that a stage did not run, below 0 that columns do not add up."""
-    found = {column: number(row, column) for column in _STAGE_COLUMNS}
+    found = {column: read.number(row, column) for column in _STAGE_COLUMNS}
     return {column: value for column, value in found.items() if value is not None and value > 0}
 
 
@@ -156,14 +274,13 @@ def _row_id(row: Row, column: str) -> str:
     return f"{row['id']}/{column}" if column else row["id"]
 
 
-def _unpriced(row: Row, table: Table, column: str, error: UnpriceableError) -> Unpriced:
-    return Unpriced(
-        table=table, row=_row_id(row, column), quality=row["quality"], reason=error.reason, is_rule=error.is_rule
-    )
+def _unpriced(row: Row, table: Table, column: str, error: RowError) -> Unpriced:
+    is_rule = isinstance(error, ExcludedError)
+    return Unpriced(table=table, row=_row_id(row, column), quality=row["quality"], reason=str(error), is_rule=is_rule)
 
 
 def _step(row: Row, run: Run, times: StepTimes) -> Priced | Unpriced:
-    measured = number(row, "step_time_s")
+    measured = read.number(row, "step_time_s")
     if measured is None:
         return Unpriced(
             table=Table.RL, row=row["id"], quality=row["quality"], reason="step time not published", is_rule=True
@@ -182,28 +299,27 @@ def _step_terms(run: Run, times: StepTimes) -> tuple[NamedValue, ...]:
     ]
     if times.exposed_generation_s is not None:
         terms.append(NamedValue(name="exposed rollout", value=times.exposed_generation_s))
-    if times.fixed_s:
-        terms.append(NamedValue(name="step fixed", value=times.fixed_s))
     return tuple(terms)
 
 
-def _stage(row: Row, run: Run, times: StepTimes, column: str, measured: float) -> Priced | Unpriced:
-    terms = _stage_terms(row, run, times, column)
-    predicted = sum(term.value for term in terms)
+def _stage(row: Row, run: Run, column: str, measured: float, terms: tuple[NamedValue, ...]) -> Priced | Unpriced:
+    predicted = _sum(terms)
     if predicted <= 0:
         reason = "the run as modelled has no such stage"
         return Unpriced(table=Table.RL_STAGES, row=_row_id(row, column), quality=row["quality"], reason=reason)
     return _priced(row, run, Table.RL_STAGES, column, measured, predicted, terms)
 
 
-def _stage_terms(row: Row, run: Run, times: StepTimes, column: str) -> tuple[NamedValue, ...]:
-    """What a published stage holds: verl's `gen` includes waking the engine with new weights; NeMo-RL runs the
-    reference inside its log-prob stage."""
+def _stage_terms(row: Row, times: StepTimes, column: str) -> tuple[NamedValue, ...]:
+    """What a published stage holds.
+
+    verl's `gen` includes waking the engine with new weights, its generation time is the mean over engines;
+    NeMo-RL runs the reference inside its log-prob stage.
+    """
     if column == "exposed_gen_s":
         return (NamedValue(name="exposed rollout", value=times.exposed_generation_s or 0.0),)
     stages = {
         "gen_s": (StageName.ROLLOUT, StageName.WEIGHT_SYNC) if row["framework"] == VERL else (StageName.ROLLOUT,),
-        "gen_only_s": (StageName.ROLLOUT,),
         "logprob_s": (StageName.OLD_LOGPROB, StageName.REFERENCE_LOGPROB)
         if row["framework"] == NEMO_RL
         else (StageName.OLD_LOGPROB,),
@@ -213,11 +329,10 @@ def _stage_terms(row: Row, run: Run, times: StepTimes, column: str) -> tuple[Nam
         "critic_train_s": (StageName.CRITIC_UPDATE,),
         "refit_s": (StageName.WEIGHT_SYNC,),
     }[column]
-    rounds = run.num_generation_rounds if column == "gen_only_s" else 1
     sums: dict[str, float] = {}
     for stage in stages:
         for term in times.stages.get(stage, ()):
-            sums[term.name] = sums.get(term.name, 0.0) + term.value / rounds
+            sums[term.name] = sums.get(term.name, 0.0) + term.value
     return tuple(NamedValue(name=name, value=value) for name, value in sums.items())
 
 
@@ -241,11 +356,12 @@ def _keys(row: Row, run: Run, column: str) -> Keys:
     model = run.workload.actor.id
     layout = ("n_gpus", "n_gpus_train", "n_gpus_gen", "gen_tp", "train_tp", "train_pp", "train_cp", "train_ep")
     deployment = (model, row["algorithm"], row_gpu(row), row["async_lag"], row["train_precision"])
-    workload = (model, row["algorithm"], row["max_seq_len"], row["max_response_len"], row["prompts_per_step"])
+    facts = ("n_gpus", "max_seq_len", "max_response_len", "prompts_per_step", "gens_per_prompt", "train_gbs")
+    workload = (model, row["algorithm"], row_gpu(row), row["train_precision"], *(row[name] for name in facts))
     mode = "asynchronous" if run.is_asynchronous else "synchronous"
     return Keys(
         model=model,
-        family=model.split("-")[0],
+        family=read.model_family(run.workload.actor),
         gpu=row_gpu(row),
         precision=run.workload.train_precision.value,
         framework=row["framework"],

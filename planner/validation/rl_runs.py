@@ -1,14 +1,14 @@
 """From a row of rl.csv to a run that can be priced: workload, placed strategies and mode.
 
 What a source does not state gets a default per source, each named here and in docs/validation-protocol.md; a row
-without a fact that has no such default raises `UnpriceableError`.
+without a fact that has no such default raises `RowError`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from planner.assembly import PlacedStrategy
@@ -29,15 +29,13 @@ from planner.domain.strategy import (
     TrainerStrategy,
 )
 from planner.domain.workload import Reward, RewardKind, Workload
-from planner.errors import InvalidInputError
-from planner.files.catalog import generic_node, load_model
-
-Row = Mapping[str, str]
+from planner.validation import read
+from planner.validation.read import Row, RowError
 
 NEMO_RL, VERL, RLINF, SKYRL = "NeMo-RL", "verl", "RLinf", "SkyRL"
 
-LENGTH_CV = 0.6
-"""No source publishes a length distribution: the planner's own default."""
+LENGTH_CV = 0.9
+"""No source publishes a length distribution; reasoning models spread by 0.6 to 1.2 before clipping."""
 PROMPT_TOKENS = 115.0
 """Mean prompt of OpenMathInstruct-2 (100 - 130)."""
 DAPO_PROMPT_TOKENS = 165.0
@@ -46,9 +44,8 @@ MAX_NUM_SEQS = 1024
 """Default of vLLM's offline engine on 80 GB GPUs, and of verl's rollouts."""
 ENGINE_FRACTIONS = ((NEMO_RL, 0.6), (VERL, 0.5), (RLINF, 0.5), (SKYRL, 0.5))
 MEMORY_MARGIN_RATIO = 0.05
-_UNSTATED_GPU = ((NEMO_RL, "h100-sxm"), (RLINF, "h100-sxm"))
-"""GPU where a row names none but its source publishes on one type only."""
-_GPU_NAMES = (("a800-80g", "a800-sxm-80g"), ("ascend-npu", ""), ("h100", "h100-sxm"), ("h20", "h20-96g"))
+_UNSTATED_GPU = (("nemorl", "h100-sxm"), ("rlinf", "h100-sxm"))
+"""(start of the row id, GPU) where a row names none but its source publishes on one type only."""
 _MFU_PEAK_FLOP_PER_S = (("h100", 989e12), ("h100-sxm", 989e12), ("h800", 989e12), ("h20", 148e12))
 """Peaks by which verl divides when it prints MFU."""
 _KL_COEFFICIENT = 0.001
@@ -62,84 +59,74 @@ _V03_RECIPES = (
 """(model, back end, train tp, train pp, rollout tp) of the recipes that the v0.3 table was published with."""
 
 
-class UnpriceableError(Exception):
-    """A row lacks a fact without which there is no prediction; `is_rule` when a fixed rule excludes it."""
-
-    def __init__(self, reason: str, *, is_rule: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.is_rule = is_rule
+class ExcludedError(RowError):
+    """A fixed rule of docs/validation-protocol.md excludes the row; the text is the rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One published run, ready to be priced."""
 
+    framework: str
+    release: str
     workload: Workload
     placed: tuple[PlacedStrategy, ...]
     staleness: float
     is_asynchronous: bool
     is_streaming: bool
     """Rollout batches overlap, so that the tail of one is filled by the next."""
-    num_generation_rounds: int
-    """Whole rollouts per step: dynamic sampling repeats them until enough groups carry signal."""
     is_eager: bool
     """The engine runs without CUDA graphs."""
     num_draft_tokens: int
     """Tokens drafted per decode step by multi-token-prediction layers; 0 without speculative decoding."""
 
+    def with_small_messages(self, half_bytes: float) -> Run:
+        """The run on a network that carries short messages as `nic_small_half_bytes` says."""
+        return replace(self, placed=tuple(_with_small_messages(item, half_bytes) for item in self.placed))
+
+
+def _with_small_messages(item: PlacedStrategy, half_bytes: float) -> PlacedStrategy:
+    node = item.pool.node
+    network = replace(node.network, nic_small_half_bytes=half_bytes)
+    return replace(item, pool=replace(item.pool, node=replace(node, network=network)))
+
 
 # Cells -----------------------------------------------------------------------------------------------------------
 
 
-def number(row: Row, column: str) -> float | None:
-    """The cell as a number, None where it is empty or not one (`yes`, a model name)."""
-    try:
-        return float(row[column])
-    except ValueError:
-        return None
-
-
-def integer(row: Row, column: str, default: int) -> int:
-    value = number(row, column)
+def _integer(row: Row, column: str, default: int) -> int:
+    value = read.number(row, column)
     return default if value is None else round(value)
 
 
+def _num_gpus(row: Row) -> int:
+    if not row["n_gpus"]:
+        raise ExcludedError("number of GPUs not published")
+    return read.required_degree(row, "n_gpus")
+
+
 def _need(row: Row, column: str, what: str) -> float:
-    value = number(row, column)
+    value = read.number(row, column)
     if value is None:
-        raise UnpriceableError(f"{what} not published", is_rule=True)
+        raise ExcludedError(f"{what} not published")
     return value
 
 
 # Facts -----------------------------------------------------------------------------------------------------------
 
 
-def row_model(name: str, *, what: str = "model") -> Model:
-    try:
-        return load_model(name)
-    except InvalidInputError as error:
-        raise UnpriceableError(f"{what} {name!r} is not in the catalog") from error
-
-
 def row_gpu(row: Row) -> str:
-    """GPU code of the catalog."""
-    code = row["gpu"] or dict(_UNSTATED_GPU).get(row["framework"], "")
-    if not code and row["id"].startswith("rlinf"):
-        code = "h100-sxm"  # the page names one GPU type
-    code = dict(_GPU_NAMES).get(code, code)
+    """GPU code of the row, or of its source where that has one type only."""
+    code = row["gpu"] or next((gpu for start, gpu in _UNSTATED_GPU if row["id"].startswith(start)), "")
     if not code:
-        raise UnpriceableError("GPU type not published", is_rule=True)
+        raise ExcludedError("GPU type not published")
     return code
 
 
-def row_node(row: Row) -> NodeType:
-    code = row_gpu(row)
-    try:
-        node = generic_node(code)
-    except InvalidInputError as error:
-        raise UnpriceableError(f"GPU {code!r} is not in the catalog") from error
-    num_gpus = round(_need(row, "n_gpus", "number of GPUs"))
+def _node(row: Row) -> NodeType:
+    """The generic node of the row's GPU, or its share of it when the run is smaller."""
+    node = read.find_node(row_gpu(row), row["system"])
+    num_gpus = _num_gpus(row)
     return node.with_gpus(num_gpus) if num_gpus < node.gpus_per_node else node
 
 
@@ -148,7 +135,7 @@ def row_algorithm(row: Row) -> Algorithm:
     name = "dr-grpo" if row["algorithm"] == "gpg" else row["algorithm"]
     algorithm = find_algorithm(name)
     if algorithm is None:
-        raise UnpriceableError(f"algorithm {row['algorithm']!r} is not modelled", is_rule=True)
+        raise ExcludedError(f"algorithm {row['algorithm']!r} is not modelled")
     return algorithm
 
 
@@ -163,20 +150,18 @@ class _Batch:
 def _batch(row: Row) -> _Batch:
     """Prompts that are trained on, and how many times more are generated."""
     is_v03 = row["framework"] == NEMO_RL and row["fw_version"] == "0.3"
-    prompts = integer(row, "prompts_per_step", 64 if is_v03 else 0)
-    group = integer(row, "gens_per_prompt", 32 if is_v03 else 0)
-    train_gbs = number(row, "train_gbs") or (512.0 if is_v03 else None)
+    prompts = _integer(row, "prompts_per_step", 64 if is_v03 else 0)
+    group = _integer(row, "gens_per_prompt", 32 if is_v03 else 0)
+    train_gbs = read.number(row, "train_gbs") or (512.0 if is_v03 else None)
     if not prompts or not group:
-        raise UnpriceableError("batch size not published", is_rule=True)
+        raise ExcludedError("batch size not published")
     generated = prompts * group
-    steps = integer(row, "n_optim_steps", max(1, round(generated / train_gbs)) if train_gbs else 1)
+    steps = _integer(row, "n_optim_steps", max(1, round(generated / train_gbs)) if train_gbs else 1)
     trained = min(generated, round(train_gbs * steps)) if train_gbs else generated
     if row["algorithm"] == "ppo" and train_gbs and train_gbs * steps > generated:
         trained = generated
     kept = max(1, trained // group)
-    return _Batch(
-        num_prompts=kept, group_size=group, num_steps=steps, oversampling_ratio=prompts / kept
-    )
+    return _Batch(num_prompts=kept, group_size=group, num_steps=steps, oversampling_ratio=prompts / kept)
 
 
 def _prompt_tokens(row: Row) -> float:
@@ -200,46 +185,49 @@ def implied_lengths(rows: Sequence[Row]) -> dict[tuple[str, ...], float]:
     """
     found: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
-        tokens = _counted_tokens(row)
-        samples = integer(row, "gen_batch", 0)
-        if row["avg_gen_len"] or tokens is None or not samples:
-            continue
-        length = tokens / samples - _prompt_tokens(row)
-        if length > 0:
+        length = _implied_length(row)
+        if length is not None:
             found.setdefault(workload_key(row), []).append(length)
     return {key: median(values) for key, values in found.items()}
 
 
+def _implied_length(row: Row) -> float | None:
+    try:
+        tokens = _counted_tokens(row)
+        samples = _integer(row, "gen_batch", 0)
+        if row["avg_gen_len"] or tokens is None or not samples:
+            return None
+        return max(tokens / samples - _prompt_tokens(row), 0.0) or None
+    except RowError:
+        return None  # the row itself is reported when it is read
+
+
 def _counted_tokens(row: Row) -> float | None:
-    num_gpus, step = number(row, "n_gpus"), number(row, "step_time_s")
-    rate = number(row, "tokens_per_s_per_gpu")
+    num_gpus, step = read.number(row, "n_gpus"), read.number(row, "step_time_s")
+    rate = read.number(row, "tokens_per_s_per_gpu")
     if rate and step and num_gpus:
         return rate * step * num_gpus
-    mfu, train = number(row, "train_mfu"), number(row, "train_s")
+    mfu, train = read.number(row, "train_mfu"), read.number(row, "train_s")
     peak = dict(_MFU_PEAK_FLOP_PER_S).get(row["gpu"])
     if not (row["framework"] == VERL and mfu and train and num_gpus and peak):
         return None
-    try:
-        model = load_model(row["model"])
-    except InvalidInputError:
-        return None
-    return mfu * train * num_gpus * peak / (6.0 * model.num_active_params)
+    return mfu * train * num_gpus * peak / (6.0 * read.find_model(row["model"]).num_active_params)
 
 
 def _lengths(row: Row, implied: Mapping[tuple[str, ...], float]) -> tuple[float, int, LengthLaw]:
     """(mean prompt, longest prompt, response law)."""
     prompt = _prompt_tokens(row)
-    mean = number(row, "avg_gen_len") or implied.get(workload_key(row))
+    mean = read.number(row, "avg_gen_len") or implied.get(workload_key(row))
     if mean is None:
-        raise UnpriceableError("response length not published", is_rule=True)
+        raise ExcludedError("response length not published")
     is_v03 = row["framework"] == NEMO_RL and row["fw_version"] == "0.3"
-    whole = integer(row, "max_seq_len", 4096 if is_v03 else 0)
-    longest_prompt = integer(row, "max_prompt_len", math.ceil(prompt))
-    longest = integer(row, "max_response_len", whole - math.ceil(prompt))
+    whole = _integer(row, "max_seq_len", 4096 if is_v03 else 0)
+    longest_prompt = _integer(row, "max_prompt_len", math.ceil(prompt))
+    longest = _integer(row, "max_response_len", whole - math.ceil(prompt))
     if longest <= 0:
-        raise UnpriceableError("longest response not published", is_rule=True)
+        raise ExcludedError("longest response not published")
     if mean > longest:
-        raise UnpriceableError(f"mean response {mean:g} above its limit {longest}", is_rule=True)
+        raise ExcludedError(f"mean response {mean:g} above its limit {longest}")
     return prompt, longest_prompt, LengthLaw(mean_tokens=mean, cv=LENGTH_CV, max_tokens=longest)
 
 
@@ -252,7 +240,7 @@ def _has_reference(row: Row) -> bool:
 def _critic(row: Row, algorithm: Algorithm, actor: Model) -> Model | None:
     if not algorithm.has_critic:
         return None
-    return actor if row["critic"] in ("", "yes") else row_model(row["critic"], what="critic")
+    return actor if row["critic"] in ("", "yes") else read.find_model(row["critic"])
 
 
 def row_precision(text: str) -> Precision:
@@ -261,7 +249,7 @@ def row_precision(text: str) -> Precision:
 
 def _workload(row: Row, implied: Mapping[tuple[str, ...], float]) -> Workload:
     algorithm, batch = row_algorithm(row), _batch(row)
-    actor = row_model(row["model"])
+    actor = read.find_model(row["model"])
     prompt, longest_prompt, law = _lengths(row, implied)
     skips_old = any(text in row["note"] for text in _SKIPPED_OLD_LOGPROB)
     return Workload(
@@ -325,16 +313,23 @@ def _offload(row: Row, *, is_colocated: bool) -> Offload:
     return Offload.STATE_SWAP
 
 
+def _default_sequences(row: Row, batch_column: str) -> int:
+    """Sequences per micro-batch without dynamic batching: 2, and 4 for log-probs, as in the scripts of that source."""
+    if row["framework"] != VERL or read.flag(row, "dynamic_batch") is not False:
+        return 0
+    return 2 if batch_column == "mbs" else 4
+
+
 def _budget(row: Row, column: str, batch_column: str, sequence_ranks: int, workload: Workload) -> int:
     """Tokens per micro-batch of one data-parallel rank.
 
     verl's budgets are per GPU of a context-parallel group. Without a budget: sequences per micro-batch times their
-    mean length; without either, one longest sequence.
+    mean length; without either, as many tokens as the longest sequence has.
     """
-    budget = integer(row, column, 0)
+    budget = _integer(row, column, 0)
     if budget:
         return budget * (sequence_ranks if row["framework"] == VERL else 1)
-    sequences = integer(row, batch_column, 0)
+    sequences = _integer(row, batch_column, 0) or _default_sequences(row, batch_column)
     if sequences:
         return max(1, round(sequences * workload.mean_tokens))
     return workload.max_tokens
@@ -343,21 +338,21 @@ def _budget(row: Row, column: str, batch_column: str, sequence_ranks: int, workl
 def _trainer(row: Row, num_gpus: int, workload: Workload, *, is_colocated: bool) -> TrainerStrategy:
     defaults = _v03(row) or (1, 1, 1)
     is_fsdp = _is_fsdp(row)
-    ulysses = integer(row, "ulysses_sp", 1)
-    tp = integer(row, "train_tp", defaults[0])
-    pp = integer(row, "train_pp", defaults[1])
-    cp = ulysses if is_fsdp and ulysses > 1 else integer(row, "train_cp", 1)
+    ulysses = read.degree(row, "ulysses_sp")
+    tp = read.degree(row, "train_tp", defaults[0])
+    pp = read.degree(row, "train_pp", defaults[1])
+    cp = ulysses if is_fsdp and ulysses > 1 else read.degree(row, "train_cp")
     if not is_fsdp and not row["train_tp"] and _v03(row) is None:
-        raise UnpriceableError("training parallelism not published", is_rule=True)
-    ep = integer(row, "train_ep", 1)
-    etp = integer(row, "train_etp", 1)
+        raise ExcludedError("training parallelism not published")
+    ep = read.degree(row, "train_ep")
+    etp = read.degree(row, "train_etp")
     if num_gpus % (tp * pp * cp) or num_gpus % (ep * etp * pp):
-        raise UnpriceableError(f"tp {tp} pp {pp} cp {cp} ep {ep} do not divide {num_gpus} GPUs", is_rule=True)
+        raise ExcludedError(f"tp {tp} pp {pp} cp {cp} ep {ep} do not divide {num_gpus} GPUs")
     return TrainerStrategy(
         num_gpus=num_gpus,
         tp=tp,
         pp=pp,
-        vpp=integer(row, "train_vpp", 1),
+        vpp=read.degree(row, "train_vpp"),
         cp=cp,
         context_parallel=ContextParallel.ULYSSES if ulysses > 1 else ContextParallel.RING,
         ep=ep,
@@ -373,13 +368,13 @@ def _trainer(row: Row, num_gpus: int, workload: Workload, *, is_colocated: bool)
 
 def _engine(row: Row, num_gpus: int, *, is_colocated: bool) -> RolloutStrategy:
     defaults = _v03(row)
-    tp = integer(row, "gen_tp", defaults[2] if defaults else 0)
-    if not tp:
-        raise UnpriceableError("rollout parallelism not published", is_rule=True)
-    pp = integer(row, "gen_pp", 1)
+    if not row["gen_tp"] and defaults is None:
+        raise ExcludedError("rollout parallelism not published")
+    tp = read.degree(row, "gen_tp", defaults[2] if defaults else 1)
+    pp = read.degree(row, "gen_pp")
     if num_gpus % (tp * pp):
-        raise UnpriceableError(f"rollout tp {tp} pp {pp} does not divide {num_gpus} GPUs", is_rule=True)
-    fraction = number(row, "gen_mem_util") or dict(ENGINE_FRACTIONS).get(row["framework"], 0.5)
+        raise ExcludedError(f"rollout tp {tp} pp {pp} does not divide {num_gpus} GPUs")
+    fraction = read.number(row, "gen_mem_util") or dict(ENGINE_FRACTIONS).get(row["framework"], 0.5)
     return RolloutStrategy(
         num_gpus=num_gpus,
         tp=tp,
@@ -404,10 +399,13 @@ def _group(name: str, pool: Pool, first: int, count: int) -> DeviceGroup:
 
 
 def _place(row: Row, workload: Workload, *, is_colocated: bool) -> tuple[PlacedStrategy, ...]:
-    total = round(_need(row, "n_gpus", "number of GPUs"))
-    train = integer(row, "n_gpus_train", total)
-    rollout = integer(row, "n_gpus_gen", total)
-    node = row_node(row)
+    total = _num_gpus(row)
+    train = read.degree(row, "n_gpus_train", total)
+    rollout = read.degree(row, "n_gpus_gen", total)
+    node = _node(row)
+    for precision in {workload.train_precision, workload.rollout_precision}:
+        if not node.gpu.supports(precision):
+            raise RowError(f"{node.gpu.name} has no {precision.value}")
     used = max(train, rollout) if is_colocated else train + rollout
     pool = Pool(name="pool", node=node, num_nodes=-(-used // node.gpus_per_node), usd_per_gpu_hour=None)
     trainer_group = _group("train", pool, 0, train)
@@ -429,39 +427,38 @@ def _place(row: Row, workload: Workload, *, is_colocated: bool) -> tuple[PlacedS
 
 
 def _swapped(trainer: TrainerStrategy) -> TrainerStrategy:
-    from dataclasses import replace
-
     return replace(trainer, offload=Offload.STATE_SWAP, recompute=Recompute.NONE, vpp=1)
 
 
 # Mode ------------------------------------------------------------------------------------------------------------
 
 
-def _generation_rounds(row: Row) -> int:
-    """Dynamic sampling: total generation over the last round alone, where both are published."""
-    whole, last = number(row, "gen_s"), number(row, "gen_only_s")
-    if row["algorithm"] != "dapo" or not whole or not last:
-        return 1
-    return max(1, round(whole / last))
+def _is_eager(row: Row) -> bool:
+    """verl's own configuration of 2025 runs vLLM without CUDA graphs unless a script switches them on."""
+    stated = read.flag(row, "gen_enforce_eager")
+    if stated is not None:
+        return stated
+    return row["framework"] == VERL and row["gen_engine"] == "vllm" and "cuda graph" not in row["note"].lower()
 
 
 def read_run(row: Row, implied: Mapping[tuple[str, ...], float]) -> Run:
-    """The run behind a row; raises UnpriceableError with what is missing."""
+    """The run behind a row; raises RowError with what is missing or not understood."""
     if row["algorithm"] == "weight-sync-only":
-        raise UnpriceableError("only the weight sync was measured, parallel sizes not published", is_rule=True)
-    lag = number(row, "async_lag")
+        raise ExcludedError("only the weight sync was measured, parallel sizes not published")
+    lag = read.number(row, "async_lag")
     if lag is None:
-        raise UnpriceableError("synchronous or asynchronous, and by how much, is not published", is_rule=True)
+        raise ExcludedError("synchronous or asynchronous, and by how much, is not published")
     is_colocated = row["colocated"] != "0"
     workload = _workload(row, implied)
     draft = row["gen_spec_decode"]
     return Run(
+        framework=row["framework"],
+        release=row["fw_version"],
         workload=workload,
         placed=_place(row, workload, is_colocated=is_colocated),
         staleness=lag,
         is_asynchronous=lag > 0,
         is_streaming=lag > 1 or (row["framework"] == VERL and lag < 1),
-        num_generation_rounds=_generation_rounds(row),
-        is_eager=row["gen_enforce_eager"] == "1",
+        is_eager=_is_eager(row),
         num_draft_tokens=int(draft.rsplit(":", 1)[1]) if ":" in draft else 0,
     )
