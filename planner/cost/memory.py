@@ -341,7 +341,7 @@ def update_terms(
     if is_step.any():
         for name in ("activations", "logits", "unsharded", "wgrad_buffer", "fragmentation"):
             terms[name] = terms[name] * ~is_step
-        terms["optimizer_step"] = step * is_step
+    terms["optimizer_step"] = step * is_step
     return terms, is_step
 
 
