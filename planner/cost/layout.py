@@ -27,6 +27,8 @@ class ExpertGroup:
     params_per_expert: int
     saved_elements_per_pair: float
     expert_hidden_size: int
+    width: int
+    """Elements of a dispatched token: the hidden size, or less where experts work in a latent space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +45,20 @@ class ModelTotals:
     """Stored outside the vocabulary tables and routed experts."""
     expert_params: float
     num_expert_layers: int
+    num_recurrent_layers: int
+    """Layers with a recurrent or state-space mixer."""
     table_params: float
     num_tables: int
     """2 unless the embedding is tied or there is no vocabulary head."""
     has_head: bool
     dense_matmul_params: float
     saved_elements: float
+    routed_saved_elements: float
+    """Part of `saved_elements` that belongs to (token, expert) pairs."""
     saved_selective_elements: float
     """Kept when norms and MLP activation functions are recomputed."""
+    scan_elements: float
+    """16-bit elements that scans of recurrent mixers move beside activations: one fp32 state per chunk."""
     live_elements: float
     tp_regions: int
     """Attention and MLP blocks that begin with an all-gather and end with a reduce-scatter under TP."""
@@ -67,6 +75,10 @@ class ModelTotals:
 
 _ELEMENTWISE_KERNELS = 10
 """Norms, residuals, rotary embedding, activation of one layer, forward."""
+_SCAN_CHUNK_TOKENS = 128
+"""Chunk of state-space and delta-rule kernels, forward and backward (64 to 256 in use)."""
+_FP32_ELEMENTS = 2.0
+"""16-bit elements in one of 32 bit."""
 _ROUTING_KERNELS = 8
 """Router, top-k, permutation and its inverse."""
 
@@ -109,12 +121,19 @@ def model_totals(model: Model, has_vocabulary_head: bool) -> ModelTotals:
         dense_body_params=float(model.extra_params + sum(x.num_layers * x.dense_params for x in layers)),
         expert_params=float(model.num_expert_params),
         num_expert_layers=sum(x.num_layers for x in layers if x.mlp.is_moe),
+        num_recurrent_layers=sum(x.num_layers for x in layers if x.attention.state_flop_per_token > 0.0),
         table_params=float(model.embedding_params),
         num_tables=2 if has_vocabulary_head and not model.is_embedding_tied else 1,
         has_head=has_vocabulary_head,
         dense_matmul_params=float(sum(x.num_layers * (x.attention.matmul_params + x.mlp.dense_params) for x in layers)),
         saved_elements=sum(x.num_layers * _saved(x)[0] for x in layers),
+        routed_saved_elements=float(
+            sum(x.num_layers * x.mlp.num_active_experts * x.mlp.saved_elements_per_routed_token for x in layers)
+        ),
         saved_selective_elements=sum(x.num_layers * _saved(x)[1] for x in layers),
+        scan_elements=sum(
+            x.num_layers * x.attention.state_elements_per_sequence * _FP32_ELEMENTS / _SCAN_CHUNK_TOKENS for x in layers
+        ),
         live_elements=max(_saved(x)[0] for x in layers),
         tp_regions=sum(x.num_layers * _regions(x, hidden) for x in layers),
         num_kernels=sum(
@@ -127,6 +146,15 @@ def model_totals(model: Model, has_vocabulary_head: bool) -> ModelTotals:
         adapter_params_per_rank=sum(x.num_layers * _adapter_params(x, hidden) for x in layers),
         experts=_expert_groups(model),
     )
+
+
+def _dispatch_width(params_per_expert: int, expert_hidden_size: int, hidden_size: int) -> int:
+    """Input width of an expert: its two or three matrices are that width times its hidden size.
+
+    Biases add less than a percent; a width above half of the hidden size is the hidden size itself.
+    """
+    per_matrix = params_per_expert / (3 * expert_hidden_size)
+    return hidden_size if per_matrix > 0.5 * hidden_size else round(per_matrix * 1.5)
 
 
 def _expert_groups(model: Model) -> tuple[ExpertGroup, ...]:
@@ -150,6 +178,7 @@ def _expert_groups(model: Model) -> tuple[ExpertGroup, ...]:
             params_per_expert=key[2],
             saved_elements_per_pair=key[3],
             expert_hidden_size=key[4],
+            width=_dispatch_width(key[2], key[4], model.hidden_size),
         )
         for key, number in counts.items()
     )

@@ -8,6 +8,7 @@ does not hide, then the optimizer. Everything is a named, additive, exposed term
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
@@ -23,29 +24,31 @@ from planner.cost.terms import Terms
 from planner.cost.weight_sync import sync_memory_terms, sync_terms
 from planner.cost.worker import Site, StageCost, TrainerJob, WorkerCosts
 from planner.domain.hardware import CollectiveOp, Precision
-from planner.domain.overheads import Overheads
+from planner.domain.overheads import Overheads, TrainingStack
 from planner.domain.stages import StageName
 from planner.domain.strategy import (
     CONTEXT_PARALLELS,
     RECOMPUTES,
+    SHARDINGS,
     BoolArray,
     ContextParallel,
     FloatArray,
     Recompute,
+    Sharding,
     TrainerTable,
 )
 from planner.domain.workload import TokenLoad
 
 ATTENTION_BACKWARD_RATIO = 2.5
 """Backward over forward FLOP of attention kernels: scores are recomputed (arXiv 2307.08691)."""
-OVERLAP_WINDOW_RATIO = 0.8
-"""Share of compute under which bucketed collectives can hide."""
 OPTIMIZER_TRAFFIC_BYTES = 30.0
 """HBM bytes per parameter of a fused Adam step: read gradient, master, moments; write master, moments, weights."""
 _ACTIVATION_BYTES = 2.0
 _SELECTIVE_PASSES = 2.0
 """A recomputed element is written once and its input read once."""
 _GREEDY_RESIDUE = 0.5
+_FORWARD_PASS_SHARE = 1.0 / 3.0
+"""Share of element-wise traffic that forward causes: a write and a read of six."""
 _TINY = 1e-30
 
 
@@ -67,8 +70,58 @@ class _Forward:
     cp_backward: tuple[FloatArray, FloatArray]
     ep: tuple[FloatArray, FloatArray]
     """One dispatch and one combine per MoE layer."""
+    elementwise: FloatArray
+    """One pass over all activation elements that backward needs."""
     tokens: FloatArray
     """Tokens per rank of the CP group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stack:
+    """Properties of the training stack by candidate: ZeRO-2 and ZeRO-3 run on FSDP, the others on Megatron."""
+
+    slowdown: FloatArray
+    """1 / compute_ratio."""
+    attention: FloatArray
+    """1 / attention_ratio."""
+    moe: FloatArray
+    """1 / moe_ratio."""
+    passes: FloatArray
+    overlap: FloatArray
+    tp_overlap: FloatArray
+    ep_exposed: FloatArray
+    tax: FloatArray
+    layers_host_s: FloatArray
+    """Host time of all MoE and recurrent layers and one micro-batch, forward and backward."""
+
+
+_FSDP_SHARDINGS = np.array([level in (Sharding.ZERO2, Sharding.ZERO3) for level in SHARDINGS])
+
+
+def _stack(at: Layout, job: TrainerJob, overheads: Overheads) -> _Stack:
+    is_16_bit = job.precision is Precision.BF16
+    format_slowdown = 1.0 / overheads.block_scaled_ratio if job.is_block_scaled else 1.0
+
+    def column(of: Callable[[TrainingStack], float]) -> FloatArray:
+        values = np.where(_FSDP_SHARDINGS, of(overheads.fsdp), of(overheads.megatron))
+        return values.take(at.sharding)
+
+    return _Stack(
+        slowdown=column(lambda stack: format_slowdown / stack.compute_ratio),
+        attention=column(lambda stack: 1.0 / (format_slowdown * stack.attention_ratio)),
+        moe=column(lambda stack: 1.0 / stack.moe_ratio),
+        passes=column(lambda stack: stack.elementwise_passes + (0.0 if is_16_bit else stack.quantisation_passes)),
+        overlap=column(lambda stack: stack.overlap_ratio),
+        tp_overlap=column(lambda stack: stack.tp_overlap_ratio),
+        ep_exposed=column(lambda stack: 1.0 - stack.ep_overlap_ratio),
+        tax=column(lambda stack: stack.overlap_tax_ratio),
+        layers_host_s=column(
+            lambda stack: (
+                stack.moe_layer_host_s * at.totals.num_expert_layers
+                + stack.recurrent_layer_host_s * at.totals.num_recurrent_layers
+            )
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,47 +218,64 @@ def _batches(load: TokenLoad, num_steps: int, budget_tokens: FloatArray, dp: Flo
 
 
 def _forward(job: TrainerJob, load: TokenLoad, batch_tokens: FloatArray, table: TrainerTable, at: Layout, site: Site,
-             *, head_bytes_per_element: float) -> _Forward:  # fmt: skip
+             stack: _Stack, *, head_bytes_per_element: float) -> _Forward:  # fmt: skip
     """Forward pass of one micro-batch of `batch_tokens` tokens, whole model, one TP and CP rank."""
     totals = at.totals
     rates = kernel_rates(site.node.gpu, job.precision, is_training=True)
     tokens = batch_tokens * at.per_cp
     sharded = tokens * at.per_tp
+    compute = sharded * stack.slowdown
     dense = np.maximum(
-        sharded * (2.0 * totals.dense_matmul_params * rates.gemm_s_per_flop),
+        compute * (2.0 * totals.dense_matmul_params * rates.gemm_s_per_flop),
         at.per_tp * (totals.dense_matmul_params * rates.weight_bytes_per_param * rates.hbm_s_per_byte),
     )
     head_flop_s = 2.0 * totals.table_params * rates.gemm_s_per_flop * totals.has_head
     logits_s = totals.vocab_size * head_bytes_per_element * rates.hbm_s_per_byte * totals.has_head
-    attention = _attention_s(job, load, sharded, table, rates)
+    attention = _attention_s(job, load, compute * stack.attention, table, rates, site.overheads.recurrent_ratio)
+    imbalance = 1.0 + (0.0 if job.is_routing_balanced else site.overheads.routing_imbalance_ratio - 1.0) * (
+        1.0 - 1.0 / table.ep
+    )
+    pass_s = _ACTIVATION_BYTES * rates.elementwise_s_per_byte
+    routed_pass_s = totals.routed_saved_elements * pass_s
+    dense_pass_s = (totals.saved_elements - totals.routed_saved_elements + totals.scan_elements) * pass_s
+    ep_up, ep_out = _expert_exchange(sharded, table, at, site)
+    exchanged = imbalance * stack.ep_exposed
     gather, scatter = _tp_s(tokens, at, site)
     cp, cp_backward = _context_parallel_s(job, load, sharded, table, at, rates, site)
     return _Forward(
         dense=dense,
-        experts=_experts_s(sharded, table, at, rates),
+        experts=_experts_s(compute * (imbalance * stack.moe), table, at, rates),
         attention=attention,
-        head=sharded * head_flop_s,
+        head=compute * head_flop_s,
         logits=sharded * logits_s,
         tp_gather=gather,
         tp_scatter=scatter,
         cp=cp,
         cp_backward=cp_backward,
-        ep=_expert_exchange(sharded, table, at, site),
+        ep=(ep_up * exchanged, ep_out * exchanged),
+        elementwise=sharded * (stack.moe * routed_pass_s + dense_pass_s),
         tokens=tokens,
     )
 
 
 def _attention_s(
-    job: TrainerJob, load: TokenLoad, sharded: FloatArray, table: TrainerTable, rates: KernelRates
-) -> FloatArray:
-    """Attention of all layers: efficiency s / (s + s_half) at the chunk length that one CP rank works on."""
+    job: TrainerJob, load: TokenLoad, sharded: FloatArray, table: TrainerTable, rates: KernelRates,
+    recurrent_ratio: float,
+) -> FloatArray:  # fmt: skip
+    """Attention of all layers: efficiency s / (s + s_half) at the chunk length that one CP rank works on.
+
+    Recurrent and state-space mixers run scans of short chunks at `recurrent_ratio` of the speed of long attention.
+    """
+    recurrent = sum(x.num_layers * x.attention.state_flop_per_token for x in job.model.layers)
     flop = sum(
         x.num_layers * attention_flop_per_token(x.attention, load.mean_tokens, load.mean_square_tokens)
         for x in job.model.layers
     )
+    flop -= recurrent
     biased = load.mean_square_tokens / load.mean_tokens
     slowdown = 1.0 + table.cp * (rates.attention_half_tokens / biased)
-    return sharded * slowdown * (flop * rates.attention_s_per_flop)
+    recurrent_s = recurrent * rates.attention_s_per_flop / recurrent_ratio
+    return sharded * (slowdown * (flop * rates.attention_s_per_flop) + recurrent_s)
 
 
 def _experts_s(sharded: FloatArray, table: TrainerTable, at: Layout, rates: KernelRates) -> FloatArray:
@@ -314,7 +384,7 @@ def _expert_exchange(sharded: FloatArray, table: TrainerTable, at: Layout, site:
     scale_up = np.zeros_like(sharded)
     scale_out = np.zeros_like(sharded)
     for group in at.totals.experts:
-        token_bytes = sharded * (_ACTIVATION_BYTES * at.totals.hidden_size)
+        token_bytes = sharded * (_ACTIVATION_BYTES * group.width)
         if at.ep.communicates:
             up, out = expert_exchange_s(token_bytes, group.num_active, at.ep, site.node)
             scale_up += (2.0 * group.num_layers) * up
@@ -351,8 +421,9 @@ def _training_terms(
 ) -> Terms:  # fmt: skip
     """Seconds of all optimizer steps of all epochs, by term."""
     overheads, totals = site.overheads, at.totals
+    stack = _stack(at, job, overheads)
     one = _forward(
-        job, load, batches.tokens, table, at, site, head_bytes_per_element=overheads.logits_bytes_per_element
+        job, load, batches.tokens, table, at, site, stack, head_bytes_per_element=overheads.logits_bytes_per_element
     )
     num_steps = float(job.num_optimizer_steps * job.num_epochs)
     depth = at.depth_ratio
@@ -360,34 +431,36 @@ def _training_terms(
     backward_ratio = 1.0 if job.lora_rank is not None else 2.0
     is_full = (at.recompute == RECOMPUTES.index(Recompute.FULL)).astype(np.float64)
     matmul = one.dense + one.experts
-    forward = (matmul + one.attention) * depth
+    elementwise = one.elementwise * stack.passes * depth
+    forward = (matmul + one.attention) * depth + elementwise * _FORWARD_PASS_SHARE
     gemm_body = matmul * depth * (1.0 + backward_ratio)
     attention = one.attention * depth * (1.0 + ATTENTION_BACKWARD_RATIO)
     recompute = forward * is_full + _selective_s(one.tokens, at, job, site) * depth
-    tp_up, tp_out, tp_hidden = _training_tp_s(one, at, is_full, backward_ratio)
+    tp_up, tp_out, tp_hidden = _training_tp_s(one, at, stack, is_full, backward_ratio)
     cp_up = (one.cp[0] * (1.0 + is_full) + one.cp_backward[0]) * depth
     cp_out = (one.cp[1] * (1.0 + is_full) + one.cp_backward[1]) * depth
     exchanges = depth * (2.0 + is_full)
     ep_up, ep_out = one.ep[0] * exchanges, one.ep[1] * exchanges
-    compute = gemm_body + attention + recompute
+    compute = gemm_body + attention + recompute + elementwise
     kernels = totals.num_kernels * overheads.train_kernel_launch_s * depth * (1.0 + backward_ratio + is_full)
+    kernels += stack.layers_host_s * depth * (1.0 + is_full * _FORWARD_PASS_SHARE)
     busy = compute + tp_up + tp_out + cp_up + cp_out + ep_up + ep_out
     # The host runs ahead of the GPU, so launches show only where they take longer than everything on the GPU.
     launch = np.maximum(kernels - busy, 0.0)
     body = busy + launch
-    head = one.head * (1.0 + backward_ratio)
+    head = _exposed_head_s(one, at, table, body, backward_ratio)
     number = batches.number * num_steps
     # What hides a ring exchange or a TP collective cannot hide data-parallel traffic as well.
-    window = np.maximum(OVERLAP_WINDOW_RATIO * (compute + launch - attention * (table.cp > 1.0)) - tp_hidden, 0.0)
-    dp_up, dp_out = _data_parallel_s(job, batches, table, at, site, window)
-    transfer = _pipeline_transfer_s(one.tokens, batches.number, table, at, site, body)
+    window = np.maximum(stack.overlap * (compute + launch - attention * (table.cp > 1.0)) - tp_hidden, 0.0)
+    dp_up, dp_out = _data_parallel_s(job, batches, table, at, site, window, stack.tax)
+    transfer = _pipeline_transfer_s(one.tokens, batches.number, table, at, site, stack.overlap * body)
     gpu_step, cpu_step = _optimizer_s(states, at, flags, site)
     reload, switch = _training_reload_s(states, flags, at, site)
     return {
         "gemm": number * (gemm_body + head),
         "attention": number * attention,
         "recompute": number * recompute,
-        "elementwise": number * one.logits,
+        "elementwise": number * (elementwise + one.logits),
         "optimizer": gpu_step * num_steps,
         "cpu_optimizer": cpu_step * num_steps,
         "tp_scale_up": number * tp_up,
@@ -407,6 +480,20 @@ def _training_terms(
     }
 
 
+def _exposed_head_s(
+    one: _Forward, at: Layout, table: TrainerTable, body: FloatArray, backward_ratio: float
+) -> FloatArray:
+    """What the output head adds to the slowest pipeline rank.
+
+    The rank with most layers sets the pace. Where layers do not divide evenly the last rank holds fewer of
+    them, and its head takes their place.
+    """
+    layers = at.depth_ratio * at.totals.num_layers
+    spare = np.minimum(layers * table.pp - at.totals.num_layers, layers)
+    head: FloatArray = np.maximum(one.head * (1.0 + backward_ratio) - body * (spare / layers), 0.0)
+    return head
+
+
 def _selective_s(tokens: FloatArray, at: Layout, job: TrainerJob, site: Site) -> FloatArray:
     """Element-wise recomputation of norms and activation functions for one micro-batch, whole model."""
     rates = kernel_rates(site.node.gpu, job.precision, is_training=True)
@@ -417,7 +504,7 @@ def _selective_s(tokens: FloatArray, at: Layout, job: TrainerJob, site: Site) ->
 
 
 def _training_tp_s(
-    one: _Forward, at: Layout, is_full: FloatArray, backward_ratio: float
+    one: _Forward, at: Layout, stack: _Stack, is_full: FloatArray, backward_ratio: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """TP collectives of one micro-batch on one stage: exposed (scale-up, scale-out), and hidden seconds.
 
@@ -431,7 +518,9 @@ def _training_tp_s(
     pair_up = one.tp_gather[0] + one.tp_scatter[0]
     pair_out = one.tp_gather[1] + one.tp_scatter[1]
     hideable = pair_up + pair_out
-    hidden = np.minimum(hideable, OVERLAP_WINDOW_RATIO * backward_ratio * one.dense)
+    hidden = np.minimum(hideable, stack.overlap * backward_ratio * one.dense)
+    forward_hidden = np.minimum(hideable, stack.tp_overlap * one.dense)
+    hidden += forward_hidden
     repeats = 2.0 + is_full - hidden / np.maximum(hideable, _TINY)
     depth = at.depth_ratio
     scale_up = (pair_up * repeats + one.tp_gather[0]) * depth
@@ -441,9 +530,9 @@ def _training_tp_s(
 
 def _pipeline_transfer_s(
     tokens: FloatArray, num_micro_batches: FloatArray, table: TrainerTable, at: Layout, site: Site,
-    body_s: FloatArray | None,
+    window_s: FloatArray | None,
 ) -> FloatArray:  # fmt: skip
-    """Exposed sends of one optimizer step (or, without `body_s`, of one forward-only pass).
+    """Exposed sends of one optimizer step (or, without `window_s`, of one forward-only pass).
 
     1F1B waits for each send: m + p - 1 forward and as many backward messages. Interleaving overlaps steady
     sends and exposes what a sixth of the stage's time per direction (half of its forward part) does not hide,
@@ -455,16 +544,17 @@ def _pipeline_transfer_s(
     message = tokens * at.per_tp * (_ACTIVATION_BYTES * at.totals.hidden_size)
     send = send_s(message, at.pipeline_crosses > 0.0, site.node)
     fill = table.pp - 1.0
-    if body_s is None:
+    if window_s is None:
         return has_pipeline * send * (num_micro_batches + fill)
-    interleaved = np.maximum(table.vpp * send - (OVERLAP_WINDOW_RATIO / 6.0) * body_s, 0.0)
+    interleaved = np.maximum(table.vpp * send - window_s / 6.0, 0.0)
     steady = np.where(table.vpp > 1.0, interleaved, send)
     return has_pipeline * 2.0 * (num_micro_batches * steady + fill * send)
 
 
 def _data_parallel_s(
-    job: TrainerJob, batches: _Batches, table: TrainerTable, at: Layout, site: Site, window: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+    job: TrainerJob, batches: _Batches, table: TrainerTable, at: Layout, site: Site, window: FloatArray,
+    tax: FloatArray,
+) -> tuple[FloatArray, FloatArray]:  # fmt: skip
     """Exposed (scale-up, scale-out) of data-parallel collectives in one optimizer step.
 
     `window` are the seconds of one micro-batch on one stage, forward and backward, behind which they can hide.
@@ -474,7 +564,7 @@ def _data_parallel_s(
     is_zero3 = at.sharding == memory.ZERO3_CODE
     is_lora = job.lora_rank is not None
     if is_zero3.any():
-        gathered = _gather_per_micro_batch_s(at, site, window, num_gathers=2.0, has_gradients=not is_lora)
+        gathered = _gather_per_micro_batch_s(at, site, window, tax, num_gathers=2.0, has_gradients=not is_lora)
         scale_up += is_zero3 * batches.number * gathered[0]
         scale_out += is_zero3 * batches.number * gathered[1]
     if is_lora:
@@ -486,20 +576,26 @@ def _data_parallel_s(
         scale_out += replica[1]
     if is_zero3.all():
         return scale_up, scale_out
-    reduced = _reduce_once_s(at, site, batches, window)
+    reduced = _reduce_once_s(at, site, batches, window, tax)
     return scale_up + ~is_zero3 * reduced[0], scale_out + ~is_zero3 * reduced[1]
 
 
 def _exposed(
-    scale_up: FloatArray, scale_out: FloatArray, window: FloatArray, num_layers: FloatArray
+    scale_up: FloatArray, scale_out: FloatArray, window: FloatArray, tax: FloatArray, num_layers: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """What a window does not hide of collectives; the first or last of `num_layers` buckets always shows."""
+    """What a window does not hide of collectives; the first or last of `num_layers` buckets always shows.
+
+    What is hidden slows the compute that hides it by the share `tax` of its own time.
+    """
     seconds = scale_up + scale_out
-    ratio = np.maximum(1.0 - window / np.maximum(seconds, _TINY), 1.0 / num_layers)
+    open_ratio = np.maximum(1.0 - window / np.maximum(seconds, _TINY), 1.0 / num_layers)
+    ratio = open_ratio + tax * (1.0 - open_ratio)
     return scale_up * ratio, scale_out * ratio
 
 
-def _reduce_once_s(at: Layout, site: Site, batches: _Batches, window: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _reduce_once_s(
+    at: Layout, site: Site, batches: _Batches, window: FloatArray, tax: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """DDP, ZeRO-1 and ZeRO-2: gradients reduce behind the last backward, weights gather behind the first forward.
 
     ZeRO-2 reduces after every micro-batch. DDP's all-reduce is its reduce-scatter plus an all-gather of fp32
@@ -518,12 +614,12 @@ def _reduce_once_s(at: Layout, site: Site, batches: _Batches, window: FloatArray
         gather_up, gather_out = collective_s(CollectiveOp.ALL_GATHER, params * gather_bytes, group, node)
         scale_up += reduce_up + gather_up / repeats
         scale_out += reduce_out + gather_out / repeats
-    scale_up, scale_out = _exposed(scale_up, scale_out, window, at.depth_ratio * at.totals.num_layers)
+    scale_up, scale_out = _exposed(scale_up, scale_out, window, tax, at.depth_ratio * at.totals.num_layers)
     return repeats * scale_up, repeats * scale_out
 
 
 def _gather_per_micro_batch_s(
-    at: Layout, site: Site, window: FloatArray, *, num_gathers: float, has_gradients: bool
+    at: Layout, site: Site, window: FloatArray, tax: FloatArray, *, num_gathers: float, has_gradients: bool
 ) -> tuple[FloatArray, FloatArray]:
     """ZeRO-3 per micro-batch: gather each layer for forward (and again for backward), reduce its gradients.
 
@@ -533,17 +629,24 @@ def _gather_per_micro_batch_s(
     totals = at.totals
     layers = at.depth_ratio * totals.num_layers
     per_layer = at.per_tp * (totals.dense_body_params / totals.num_layers)
-    if totals.experts:
-        per_layer = per_layer + at.expert_params / layers
     root_ratio = at.table_params / per_layer
-    gather_up, gather_out = collective_s(CollectiveOp.ALL_GATHER, 2.0 * per_layer, at.shard, site.node)
+    node = site.node
+    gather_up, gather_out = collective_s(CollectiveOp.ALL_GATHER, 2.0 * per_layer, at.shard, node)
     traffic_up, traffic_out = num_gathers * gather_up, num_gathers * gather_out
     root_up, root_out = gather_up, gather_out
     if has_gradients:
-        reduce = collective_s(CollectiveOp.REDUCE_SCATTER, memory.REDUCE_BYTES * per_layer, at.shard, site.node)
+        reduce = collective_s(CollectiveOp.REDUCE_SCATTER, memory.REDUCE_BYTES * per_layer, at.shard, node)
         traffic_up, traffic_out = traffic_up + reduce[0], traffic_out + reduce[1]
         root_up, root_out = root_up + reduce[0], root_out + reduce[1]
-    scale_up, scale_out = _exposed(traffic_up * layers, traffic_out * layers, window, layers)
+    if totals.experts and at.expert_dp.communicates:
+        # Experts are sharded only over the ranks that hold the same ones.
+        experts = at.expert_params / layers
+        gather = collective_s(CollectiveOp.ALL_GATHER, 2.0 * experts, at.expert_dp, node)
+        traffic_up, traffic_out = traffic_up + num_gathers * gather[0], traffic_out + num_gathers * gather[1]
+        if has_gradients:
+            reduce = collective_s(CollectiveOp.REDUCE_SCATTER, memory.REDUCE_BYTES * experts, at.expert_dp, node)
+            traffic_up, traffic_out = traffic_up + reduce[0], traffic_out + reduce[1]
+    scale_up, scale_out = _exposed(traffic_up * layers, traffic_out * layers, window, tax, layers)
     return scale_up + root_ratio * root_up, scale_out + root_ratio * root_out
 
 
@@ -591,13 +694,22 @@ def _inference_stage(
     """A forward-only pass over all sequences once: log-probs, values or rewards."""
     node, overheads = site.node, site.overheads
     batches = _batches(load, 1, table.inference_tokens, at.dp)
+    stack = _stack(at, job, overheads)
     one = _forward(
-        job, load, batches.tokens, table, at, site, head_bytes_per_element=overheads.logprob_logits_bytes_per_element
+        job,
+        load,
+        batches.tokens,
+        table,
+        at,
+        site,
+        stack,
+        head_bytes_per_element=overheads.logprob_logits_bytes_per_element,
     )
     depth, number = at.depth_ratio, batches.number
     gemm_body = (one.dense + one.experts) * depth
     attention = one.attention * depth
-    compute = gemm_body + attention
+    elementwise = one.elementwise * stack.passes * (depth * _FORWARD_PASS_SHARE)
+    compute = gemm_body + attention + elementwise
     tp_up, tp_out = (one.tp_gather[i] + one.tp_scatter[i] for i in range(2))
     traffic = {
         "tp_scale_up": tp_up * depth,
@@ -610,19 +722,20 @@ def _inference_stage(
     busy = compute
     for seconds in traffic.values():
         busy = busy + seconds
-    launch = np.maximum(at.totals.num_kernels * overheads.train_kernel_launch_s * depth - busy, 0.0)
+    kernels = at.totals.num_kernels * overheads.train_kernel_launch_s + stack.layers_host_s * _FORWARD_PASS_SHARE
+    launch = np.maximum(kernels * depth - busy, 0.0)
     body = busy + launch
     is_zero3 = at.sharding == memory.ZERO3_CODE
     dp_up = dp_out = np.zeros_like(body)
     if is_zero3.any():
-        window = OVERLAP_WINDOW_RATIO * (compute + launch - attention * (table.cp > 1.0))
-        gathered = _gather_per_micro_batch_s(at, site, window, num_gathers=1.0, has_gradients=False)
+        window = stack.overlap * (compute + launch - attention * (table.cp > 1.0))
+        gathered = _gather_per_micro_batch_s(at, site, window, stack.tax, num_gathers=1.0, has_gradients=False)
         dp_up, dp_out = is_zero3 * number * gathered[0], is_zero3 * number * gathered[1]
     reload = states.weights * flags.weights / host_link_rate(node, at.node_gpus)
     time_terms = {
         "gemm": number * (gemm_body + one.head),
         "attention": number * attention,
-        "elementwise": number * one.logits,
+        "elementwise": number * (elementwise + one.logits),
         **{term: number * seconds for term, seconds in traffic.items()},
         "pp_transfer": _pipeline_transfer_s(one.tokens, number, table, at, site, None),
         "pp_bubble": (table.pp - 1.0) / table.vpp * body,

@@ -50,6 +50,10 @@ class TrainerJob:
     sends_weights: bool
     """True for the actor trainer, which takes part in the weight sync."""
     rollout_precision: Precision
+    is_block_scaled: bool = False
+    """FP8 with one scale per 32 elements (mxfp8)."""
+    is_routing_balanced: bool = False
+    """Experts are forced to equal load, as benchmarks do; RL routes naturally."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ class NetworkEfficiency:
     """Sustained share of NIC line rate for large messages."""
     nic_half_bytes: float
     """Message size per NIC at which half of that is reached."""
-    nic_small_half_bytes: float = 0.5e6
+    nic_small_half_bytes: float = 1e6
     """The same for messages below about 1 MB, which go by low-latency protocols without chunk pipelines."""
     nic_latency_s: float
     nic_latency_per_log2_s: float

@@ -18,6 +18,8 @@ class EngineProfile:
     """Host time per decode step that graphs do not hide."""
     step_per_sequence_s: float
     """Additional host time per running sequence and step."""
+    stream_per_sequence_s: float
+    """Host time per sequence and step when every token is streamed to a client, in place of `step_per_sequence_s`."""
     prefill_step_s: float
     """Additional time of a step that carries prompt tokens: it leaves the captured graph."""
     mixes_prefill: bool
@@ -101,6 +103,10 @@ class Overheads:
     """Host time per decode step that graphs do not hide (scheduler, sampling)."""
     engine_step_per_sequence_s: float
     """Additional host time per running sequence and step."""
+    engine_stream_per_sequence_s: float
+    """The same when every token is streamed to a client."""
+    engine_multi_node_step_s: float = 0.0
+    """Additional host time per step of an engine whose ranks run on several hosts: inputs and results travel."""
     engine_prefill_step_s: float
     """Additional time of an engine step that carries prompt tokens."""
     engine_mixes_prefill: bool
@@ -165,6 +171,7 @@ class Overheads:
             self,
             engine_step_s=profile.step_s,
             engine_step_per_sequence_s=profile.step_per_sequence_s,
+            engine_stream_per_sequence_s=profile.stream_per_sequence_s,
             engine_prefill_step_s=profile.prefill_step_s,
             engine_mixes_prefill=profile.mixes_prefill,
             engine_all_reduce_latency_ratio=profile.all_reduce_latency_ratio,

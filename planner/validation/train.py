@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.cost.terms import TIME_TERMS
 from planner.cost.training import price_trainer
@@ -18,7 +18,7 @@ from planner.domain.workload import TokenLoad
 from planner.files import catalog
 from planner.validation import read
 from planner.validation.records import Keys, Priced, Table, TableResult
-from planner.validation.train_rows import Backend, TrainRow, read_row
+from planner.validation.train_rows import Software, TrainRow, read_row
 
 _LEFT_OUT = frozenset(("reload", "switch"))
 """Terms of an RL iteration that a training benchmark does not have."""
@@ -41,8 +41,7 @@ class _Group:
     node: NodeType
     precision: Precision
     is_block_scaled: bool
-    backend: Backend
-    release_year: float
+    software: Software
     seq_tokens: int
     num_sequences: int
     lora_rank: int | None
@@ -71,8 +70,7 @@ def _group(row: TrainRow) -> _Group:
         row.node,
         row.precision,
         row.is_block_scaled,
-        row.backend,
-        row.release_year,
+        row.software,
         row.seq_tokens,
         row.num_sequences,
         row.lora_rank,
@@ -100,10 +98,23 @@ def _job(group: _Group) -> TrainerJob:
         precision=group.precision,
         sends_weights=False,
         rollout_precision=Precision.BF16,
+        is_block_scaled=group.is_block_scaled,
+        is_routing_balanced=group.is_balanced,
     )
 
 
 def _site(group: _Group, overheads: Overheads) -> Site:
+    """The node with the training stack that ran the row, whatever its sharding."""
+    software = group.software
+    stack = overheads.fsdp if software.is_fsdp else overheads.megatron
+    if software.has_fast_experts:
+        stack = overheads.megatron_graphs
+    stack = replace(
+        stack,
+        overlap_ratio=stack.overlap_ratio if software.overlaps else 0.0,
+        tp_overlap_ratio=stack.overlap_ratio if software.overlaps_tp else stack.tp_overlap_ratio,
+    )
+    overheads = replace(overheads, megatron=stack, fsdp=stack)
     return Site(node=group.node, overheads=overheads, memory_margin_ratio=0.0)
 
 

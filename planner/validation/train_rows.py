@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cache
 
+from planner.cost.compute import attention_flop_per_token
 from planner.domain.hardware import NodeType, Precision
 from planner.domain.model import Model
 from planner.domain.strategy import ContextParallel, Offload, Recompute, Sharding, TrainerStrategy
@@ -17,12 +17,18 @@ from planner.validation import read
 from planner.validation.read import Row, RowError
 
 
-class Backend(StrEnum):
-    """Which training stack ran a row."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """The training stack that ran a row."""
 
-    MEGATRON = "megatron"
-    MEGATRON_WITHOUT_OVERLAP = "megatron without overlap"
-    FSDP = "fsdp"
+    is_fsdp: bool
+    """FSDP2, DTensor or DeepSpeed; otherwise Megatron, whatever it shards."""
+    overlaps: bool
+    """Data-parallel collectives hide behind compute."""
+    overlaps_tp: bool
+    """Forward TP collectives too: performance recipes of Megatron-Bridge and NeMo."""
+    has_fast_experts: bool
+    """Releases from 26.06 on: MoE blocks in CUDA graphs, fused quantisation and permutation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +41,7 @@ class TrainRow:
     precision: Precision
     is_block_scaled: bool
     """mxfp8: scales per 32 elements, priced as fp8 with more quantisation work."""
-    backend: Backend
+    software: Software
     framework: str
     release: str
     release_year: float
@@ -48,6 +54,11 @@ class TrainRow:
     """Experts are forced to equal load, or tokens beyond it are dropped."""
     measured_s: float
     note: str
+
+    @property
+    def is_natural_pretrain(self) -> bool:
+        """Naturally routed pre-training: large batches, so that routing and not start-up decides."""
+        return self.model.is_moe and not self.is_balanced and self.row["task"] == "pretrain"
 
 
 _SOURCES: tuple[tuple[str, str], ...] = (
@@ -74,6 +85,8 @@ _CARD_RELEASE = "26.08"
 _LORA_RANK = 16
 """Where a LoRA row does not state its rank (rank 8-32 is below 1 % of the work)."""
 
+_FAST_EXPERTS_SINCE = 2026.4
+"""Between the containers 26.04 and 26.06."""
 _TRUNCATED = re.compile(r"truncated to (\d+) layers")
 
 
@@ -96,7 +109,7 @@ def read_row(row: Row) -> TrainRow:
         node=node,
         precision=precision,
         is_block_scaled=is_block_scaled,
-        backend=_backend(row, framework),
+        software=_stack(row, framework, year),
         framework=framework,
         release=release,
         release_year=year,
@@ -105,7 +118,7 @@ def read_row(row: Row) -> TrainRow:
         num_sequences=gbs,
         lora_rank=_LORA_RANK if row["peft"] == "lora" else None,
         is_balanced=_is_balanced(row, framework, model),
-        measured_s=_measured_s(row, gbs, seq, strategy.num_gpus),
+        measured_s=_measured_s(row, model, gbs, seq, strategy.num_gpus),
         note=note,
     )
 
@@ -160,12 +173,16 @@ def _precision(row: Row) -> tuple[Precision, bool]:
     raise RowError(f"precision {text!r} is not known")
 
 
-def _backend(row: Row, framework: str) -> Backend:
-    if framework in _FSDP_FRAMEWORKS or "deepspeed" in row["flags"]:
-        return Backend.FSDP
-    if "no TP/P2P/grad overlap" in row["flags"] or row["id"].startswith("calculon-"):
-        return Backend.MEGATRON_WITHOUT_OVERLAP
-    return Backend.MEGATRON
+def _stack(row: Row, framework: str, release_year: float) -> Software:
+    is_fsdp = framework in _FSDP_FRAMEWORKS or "deepspeed" in row["flags"]
+    is_check = row["id"].startswith("mbcard-") and not row["task"].startswith(("pretrain_performance", "pretrain_weak"))
+    is_bridge = framework == "megatron-bridge"
+    return Software(
+        is_fsdp=is_fsdp,
+        overlaps="no TP/P2P/grad overlap" not in row["flags"] and not row["id"].startswith("calculon-"),
+        overlaps_tp=(is_bridge or framework == "nemo") and not is_check,
+        has_fast_experts=is_bridge and not is_check and release_year > _FAST_EXPERTS_SINCE,
+    )
 
 
 def _strategy(row: Row, framework: str, seq: int, gbs: int) -> TrainerStrategy:
@@ -218,7 +235,7 @@ def _sharding(row: Row, framework: str, ranks: int) -> tuple[Sharding, int]:
 
 def _recompute(row: Row) -> Recompute:
     text = row["recompute"]
-    if text.startswith("full"):
+    if text.startswith("full") or row["id"].startswith("mlm-selene-"):
         return Recompute.FULL
     if text.startswith("selective"):
         return Recompute.SELECTIVE
@@ -237,10 +254,33 @@ def _is_balanced(row: Row, framework: str, model: Model) -> bool:
     return framework in ("megatron-bridge", "megatron-lm", "nemo") and row["task"] == "pretrain"
 
 
-def _measured_s(row: Row, gbs: int, seq: int, num_gpus: int) -> float:
-    """Seconds per optimizer step: from tokens/s per GPU, else the stated step time."""
-    if row["tokens_per_s_per_gpu"]:
-        return gbs * seq / (float(row["tokens_per_s_per_gpu"]) * num_gpus)
-    if row["step_time_s"]:
-        return float(row["step_time_s"])
-    raise RowError("only FLOP/s stated, under a FLOP convention that the source does not define")
+def _measured_s(row: Row, model: Model, gbs: int, seq: int, num_gpus: int) -> float:
+    """Seconds per optimizer step: from tokens/s per GPU, else the stated step time, else FLOP/s where the source
+    defines how it counts them."""
+    tokens = read.number(row, "tokens_per_s_per_gpu")
+    if tokens:
+        return gbs * seq / (tokens * num_gpus)
+    seconds = read.number(row, "step_time_s")
+    if seconds:
+        return seconds
+    rate = read.positive(row, "model_tflops_per_gpu") * 1e12
+    return gbs * seq * _counted_flop_per_token(row, model, seq) / (rate * num_gpus)
+
+
+def _counted_flop_per_token(row: Row, model: Model, seq: int) -> float:
+    """FLOP of one trained token as the source counts them.
+
+    Megatron-LM's scaling tables count the whole attention matrix (arXiv 2104.04473, 4.1; the 2021 table also the
+    forward pass that is repeated); Megatron-Bridge counts half of it, as its rows with both figures show.
+    """
+    linear = 6.0 * (sum(x.num_layers * x.active_matmul_params for x in model.layers) + model.embedding_params)
+    attention = 6.0 * sum(
+        x.num_layers * attention_flop_per_token(x.attention, float(seq), float(seq) ** 2) / 2.0 for x in model.layers
+    )
+    if row["id"].startswith("mlm-selene-"):
+        return (linear + 2.0 * attention) * 4.0 / 3.0
+    if row["id"].startswith("mlm-"):
+        return linear + 2.0 * attention
+    if row["id"].startswith(("mb-", "mbskill-", "modelzoo-")):
+        return linear + attention
+    raise RowError("only FLOP/s stated, and the source does not say how it counts them")

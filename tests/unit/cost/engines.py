@@ -148,7 +148,7 @@ OVERHEADS = Overheads(
     fragmentation_ratio=0.06, engine_activation_factor=6.0, engine_batched_tokens=8192.0, engine_graph_bytes=GIB,
     engine_sleep_bytes=1.5 * GIB, engine_step_s=7e-4, engine_step_per_sequence_s=5e-6, engine_wake_s=1.5,
     engine_prefill_step_s=2e-3, engine_mixes_prefill=True, engine_all_reduce_latency_ratio=0.65,
-    engine_launch_ratio=1.0, expert_popularity_variance=0.0,
+    engine_launch_ratio=1.0, engine_stream_per_sequence_s=5e-5, expert_popularity_variance=0.0,
     elementwise_launch_s=2.5e-6, train_kernel_launch_s=5e-6, optimizer_host_s=0.012, swap_transition_s=1.0,
     sync_fixed_s=0.8, sync_per_tensor_s=2e-4, sync_bucket_bytes=GIB, sync_gather_ratio=0.67, stage_switch_s=0.5,
     logits_bytes_per_element=8.0, logprob_logits_bytes_per_element=8.0, provenance=TEST_DATA,
