@@ -163,10 +163,13 @@ def _merged(*parts: tuple[NamedValue, ...]) -> tuple[NamedValue, ...]:
     return tuple(NamedValue(name=name, value=value) for name, value in sums.items())
 
 
-def _bound(terms: tuple[NamedValue, ...]) -> str:
+def _bound(terms: tuple[NamedValue, ...], scale_up_kind: str = "") -> str:
     if not terms:
         return Resource.HOST.value
-    return bound_by({term.name: term.value for term in terms}).value
+    resource = bound_by({term.name: term.value for term in terms})
+    if resource is Resource.SCALE_UP and "nvlink" not in scale_up_kind:
+        return "PCIe" if "pcie" in scale_up_kind or not scale_up_kind else scale_up_kind
+    return resource.value
 
 
 def _placement(
@@ -193,7 +196,7 @@ def _placement(
         device_group=item.group.id,
         strategy=item.strategy,
         time_terms=time_terms,
-        bound_by=_bound(time_terms),
+        bound_by=_bound(time_terms, item.pool.node.gpu.scale_up_kind),
         gpu_memory=_gpu_memory(item, stage_cost, placed, costs, inputs),
         host_ram=_host_ram(item, placed, costs, inputs),
     )
@@ -263,6 +266,22 @@ def _worst_residents(
     return max(sets, key=lambda found: sum(weight[o.worker.name] for o in found))
 
 
+def _node_mates(
+    item: PlacedStrategy, placed: dict[WorkerName, PlacedStrategy], weight: dict[WorkerName, float]
+) -> tuple[PlacedStrategy, ...]:
+    """Other workers with GPUs in the node, among those that `item` uses, where their weights add up to most."""
+    per_node = item.pool.node.gpus_per_node
+
+    def nodes(used: range) -> range:
+        return range(used.start // per_node, (used.stop - 1) // per_node + 1)
+
+    others = [o for o in placed.values() if o is not item and o.group.pool == item.group.pool]
+    mine = nodes(item.used)
+    starts = {mine.start, *(nodes(o.used).start for o in others if nodes(o.used).start in mine)}
+    sets = [tuple(o for o in others if node in nodes(o.used)) for node in sorted(starts)]
+    return max(sets, key=lambda found: sum(weight[o.worker.name] for o in found))
+
+
 def _idle_bytes(costs: dict[WorkerName, WorkerCosts]) -> dict[WorkerName, float]:
     return {name: _sum(_named(cost.idle_terms)) for name, cost in costs.items()}
 
@@ -304,7 +323,7 @@ def _host_ram(
     host = {name: _sum(_named(cost.host_terms)) for name, cost in costs.items()}
     others = tuple(
         NamedValue(name=other.worker.name.value, value=host[other.worker.name])
-        for other in _worst_residents((item,), placed, host)
+        for other in _node_mates(item, placed, host)
     )
     return HostRam(
         terms=own + tuple(term for term in others if term.value),

@@ -20,8 +20,8 @@ from planner.search.pricing import PricedWorker, PricingInputs, price_table, sit
 from planner.units import format_bytes, format_seconds
 
 MAX_NODES_TRIED = 512
-MAX_GROWTH_FOR_TIME = 16
-"""A limit on time is not chased beyond so many times the nodes given."""
+MAX_GROWTH_FOR_LIMITS = 16
+"""A limit on time or USD is not chased beyond so many times the nodes given."""
 ROOMIER_GPUS = ("h200", "b200", "b300")
 """GPU types offered as a change, by rising memory."""
 
@@ -32,6 +32,8 @@ class Found:
 
     time_s: float
     num_gpus: int
+    usd: float | None
+    """Per iteration, of the nodes used."""
 
 
 Feasible = Callable[[PlanRequest, Cluster], Found | None]
@@ -223,16 +225,30 @@ def _changes(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iter
         found = feasible(replace(request, limits=replace(limits, framework=None)), cluster)
         if found is not None:
             yield f"without --framework {limits.framework}: {format_seconds(found.time_s)} per iteration"
-    # More GPUs cost more, so only the limit on time is kept when they are offered.
-    open_limits = replace(request, limits=replace(limits, max_gpus=None, max_usd_per_iteration=None))
+    relaxed = list(_relaxed_limits(request, cluster, feasible))
+    yield from relaxed
+    if len(cluster.pools) == 1 and limits.max_gpus is None:
+        yield from _more_hardware(request, cluster.pools[0], feasible)
+
+
+def _relaxed_limits(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[str]:
+    """Each of the user's limits on its own, as far as it must give way while the others stay."""
+    limits = request.limits
     if limits.max_gpus is not None:
-        fewest = replace(open_limits, limits=replace(open_limits.limits, objective=Objective.GPUS))
-        found = feasible(fewest, cluster)
+        free = replace(limits, max_gpus=None, objective=Objective.GPUS)
+        found = feasible(replace(request, limits=free), cluster)
         if found is not None:
             yield f"--max-gpus {found.num_gpus}"
-            return
-    if len(cluster.pools) == 1:
-        yield from _more_hardware(open_limits, cluster.pools[0], feasible)
+    if limits.max_usd_per_iteration is not None:
+        free = replace(limits, max_usd_per_iteration=None, objective=Objective.COST)
+        found = feasible(replace(request, limits=free), cluster)
+        if found is not None and found.usd is not None:
+            yield f"a budget of {found.usd:.2f} USD per iteration"
+    if limits.max_iteration_s is not None:
+        free = replace(limits, max_iteration_s=None, objective=Objective.TIME)
+        found = feasible(replace(request, limits=free), cluster)
+        if found is not None:
+            yield f"a deadline of {format_seconds(found.time_s)} per iteration"
 
 
 def _more_hardware(request: PlanRequest, pool: Pool, feasible: Feasible) -> Iterator[str]:
@@ -270,8 +286,8 @@ def _fewest_gpus(request: PlanRequest, pool: Pool, node: NodeType, feasible: Fea
         per_node *= 2
     low = 0 if node is not pool.node else pool.num_nodes
     limit = MAX_NODES_TRIED
-    if request.limits.max_iteration_s is not None:
-        limit = min(limit, pool.num_nodes * MAX_GROWTH_FOR_TIME)
+    if request.limits.max_iteration_s is not None or request.limits.max_usd_per_iteration is not None:
+        limit = min(limit, pool.num_nodes * MAX_GROWTH_FOR_LIMITS)
     high = max(1, low * 2)
     while feasible(request, _cluster_of(node, high)) is None:
         low, high = high, high * 2

@@ -6,11 +6,18 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from planner.assembly import PlacedStrategy, assemble
+from planner.assembly import Assembled, PlacedStrategy, assemble
 from planner.bands import plan_bands
 from planner.cost.jobs import host_stage_s
-from planner.domain.framework import FrameworkRules, placement_problem, plan_problems, workload_problems
+from planner.domain.framework import (
+    FrameworkRules,
+    placement_problem,
+    plan_problems,
+    sharing_problem,
+    workload_problems,
+)
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import (
     Alternative,
@@ -52,10 +59,11 @@ SYNCED_WORKERS = frozenset({WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE}
 MEAN_RESPONSE = "mean response"
 """The assumption that plans depend on most."""
 SENSITIVITY_FACTORS = (0.5, 1.5)
-SENSITIVITY_LIMIT_S = 2.0
 SENSITIVITY_GAIN_RATIO = 0.02
 """Smaller gains do not make a plan another plan: the cost model is not that exact."""
-MAX_OPEN_NODES = 4096
+OPEN_COST_NODES = 64
+"""Nodes among which the cheapest cluster is looked for when none is given."""
+MAX_OPEN_NODES = 512
 """Largest cluster considered when the user asks for the smallest one that works."""
 
 
@@ -169,7 +177,7 @@ def _problem(priced: tuple[PricedWorker, ...], inputs: PricingInputs, cluster: C
         host_stage_s=tuple(
             (stage.name, host_stage_s(inputs.workload)) for stage in inputs.graph.stages if stage.kind is StageKind.HOST
         ),
-        structure_filter=None if rules is None else lambda structure: structure_problem(rules, structure),
+        structure_filter=None if rules is None else partial(structure_problem, rules, inputs.workload),
         equal_size=rules is not None and rules.shared_workers_use_whole_group,
     )
 
@@ -189,17 +197,15 @@ def _solve(
     return replace(result, status=Status.INFEASIBLE, solution=None, num_excluded=(reason,))
 
 
-def structure_problem(rules: FrameworkRules, structure: Structure) -> str | None:
+def structure_problem(rules: FrameworkRules, workload: Workload, structure: Structure) -> str | None:
     """Why a framework cannot run a structure, None if it can."""
-    groups = tuple(
-        frozenset(members)
-        for pool in structure.pools
-        for members in ((pool.memory_groups if pool.blocks else ()) or (pool.whole,))
-    )
+    if rules.shared_workers_use_whole_group and any(pool.whole for pool in structure.pools):
+        return f"{rules.title} gives workers that share GPUs all GPUs of one group"
+    groups = tuple(frozenset(members) for pool in structure.pools for members in pool.memory_groups)
     present = frozenset(worker for pool in structure.pools for worker in pool.workers)
     if rules.one_pool and len(structure.pools) > 1:
         return f"{rules.title} uses one kind of node"
-    return placement_problem(rules, groups, present)
+    return placement_problem(rules, groups, present) or sharing_problem(rules, workload, groups)
 
 
 def _inputs(workload: Workload, rules: FrameworkRules | None) -> PricingInputs:
@@ -243,11 +249,17 @@ def _for_framework(request: PlanRequest, rules: FrameworkRules | None) -> PlanRe
 
 
 def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tuple[PlanRequest, Cluster, Outcome]:
-    """Fewest GPUs of the open type on which anything fits: nodes doubled until something does, then minimised."""
+    """The cluster of the open type with the least objective: fewest GPUs, or least USD (GPU-hours) per iteration.
+
+    Nodes are doubled until something fits; fewer ones are then part of the search.
+    """
     node = request.gpu_type_when_open
     assert node is not None
-    open_request = replace(request, limits=replace(request.limits, objective=Objective.GPUS))
-    num_nodes = 1
+    wants_cost = request.limits.objective is Objective.COST
+    open_request = request
+    if not wants_cost:
+        open_request = replace(request, limits=replace(request.limits, objective=Objective.GPUS))
+    num_nodes = OPEN_COST_NODES if wants_cost else 1
     while True:
         pool = Pool(name=node.gpu.id, node=node, num_nodes=num_nodes, usd_per_gpu_hour=request.open_usd_per_gpu_hour)
         cluster = Cluster(pools=(pool,))
@@ -268,7 +280,9 @@ def _why_infeasible(request: PlanRequest, cluster: Cluster, outcome: Outcome) ->
     def feasible(changed: PlanRequest, on: Cluster) -> Found | None:
         rules = load_framework(changed.limits.framework) if changed.limits.framework else None
         solution = search(changed, on, rules).result.solution
-        return None if solution is None else Found(time_s=solution.time_s, num_gpus=solution.num_gpus)
+        if solution is None:
+            return None
+        return Found(time_s=solution.time_s, num_gpus=solution.num_gpus, usd=solution.usd)
 
     return explain_infeasible(request, cluster, outcome.inputs, outcome.priced, outcome.result.num_excluded, feasible)
 
@@ -298,7 +312,10 @@ def _response_effect(
     placed: tuple[PlacedStrategy, ...],
     factor: float,
 ) -> str | None:
-    """This plan at another mean, and the best of the options that survived pruning at the assumed one."""
+    """This plan at another mean, and the best of the options that survived pruning at the assumed one.
+
+    Options that were pruned at the assumed mean are not looked at again, so a gain is a fact and no gain is none.
+    """
     law = request.workload.response
     mean_tokens = round(law.mean_tokens * factor)
     if not 0 < mean_tokens <= law.max_tokens:
@@ -310,17 +327,21 @@ def _response_effect(
     if same.problems:
         return f"{where} this plan no longer fits"
     priced = tuple(reprice(item, inputs) for item in outcome.priced)
-    limits = replace(_search_limits(request.limits), max_iteration_s=None, time_limit_s=SENSITIVITY_LIMIT_S)
+    limits = replace(_search_limits(request.limits), max_iteration_s=None)
     best = _solve(_problem(priced, inputs, cluster), priced, inputs.rules, limits).solution
     gain = 0.0 if best is None else 1.0 - best.time_s / same.time_s
     if best is None or gain <= SENSITIVITY_GAIN_RATIO:
-        return f"{where} {format_seconds(same.time_s)}, and this plan stays the best"
-    return f"{where} {format_seconds(same.time_s)}, another plan would take {format_seconds(best.time_s)} (-{gain:.0%})"
+        return f"{where} this plan takes {format_seconds(same.time_s)}"
+    return (
+        f"{where} this plan takes {format_seconds(same.time_s)}, another one {format_seconds(best.time_s)} "
+        f"(-{gain:.0%}): plan again"
+    )
 
 
 def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: Solution, start: float) -> Plan:
     placed = place(solution, outcome.priced, cluster)
     assembled = assemble(placed, outcome.inputs, solution.order)
+    _confirm(assembled, solution)
     result = outcome.result
     rejected: dict[str, float] = {}
     for item in outcome.priced:
@@ -361,6 +382,14 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
     return replace(plan, run=_run_report(start, outcome.first_s))
 
 
+def _confirm(assembled: Assembled, solution: Solution) -> None:
+    """The independent pricing must agree with the search; anything else is a fault of ours, never a plan."""
+    if assembled.problems:
+        raise RuntimeError(f"the plan found does not fit after all: {assembled.problems[0]}")
+    if abs(assembled.time_s - solution.time_s) > 1e-6 * solution.time_s:
+        raise RuntimeError(f"the plan found takes {assembled.time_s} s, the search said {solution.time_s} s")
+
+
 def place(solution: Solution, priced: Sequence[PricedWorker], cluster: Cluster) -> tuple[PlacedStrategy, ...]:
     """Physical GPUs for the groups of a solution.
 
@@ -380,10 +409,13 @@ def place(solution: Solution, priced: Sequence[PricedWorker], cluster: Cluster) 
             if SYNCED_WORKERS & set(block.workers):
                 anchor = position
             position += sizes[block.id]
-        for whole in (g for g in solution.groups if g.pool == pool.name and g.is_whole):
+        wholes = [g for g in solution.groups if g.pool == pool.name and g.is_whole]
+        # The search counts the larger of the blocks together and the pool-wide group: no GPU beyond that is used.
+        used = max([position, *(sizes[g.id] for g in wholes)])
+        for whole in wholes:
             size = sizes[whole.id]
             step = min(size, pool.node.gpus_per_node)
-            first = min(anchor // step * step, pool.num_gpus - size)
+            first = min(anchor // step * step, used - size)
             groups[whole.id] = _device_group(whole.id, pool, first, size)
     return tuple(
         PlacedStrategy(

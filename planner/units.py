@@ -46,6 +46,16 @@ _UNITS: dict[Dimension, dict[str, float]] = {
     Dimension.MONEY: {"USD": 1.0, "usd": 1.0},
 }
 
+_EXAMPLES: dict[Dimension, str] = {
+    Dimension.SIZE: "GiB, GB, TiB, TB, MiB, MB",
+    Dimension.BANDWIDTH: "GB/s, Gbit/s, GiB/s, TB/s, MB/s",
+    Dimension.RATE: "TFLOP/s, PFLOP/s, GFLOP/s",
+    Dimension.TIME: "us, ms, s, min, h, d",
+    Dimension.MONEY_RATE: "USD/hour",
+    Dimension.MONEY: "USD",
+}
+"""What messages offer; every SI and binary prefix is understood."""
+
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*")
 
 
@@ -54,7 +64,7 @@ def parse(text: object, dimension: Dimension, *, where: str) -> float:
 
     The result is finite and greater than zero.
     """
-    accepted = ", ".join(list(_UNITS[dimension])[:12])
+    accepted = _EXAMPLES[dimension]
     if not isinstance(text, str):
         raise InvalidInputError(f"{text!r} has no unit", where=where, accepted=f"a number with one of {accepted}")
     match = _QUANTITY.fullmatch(text)

@@ -346,6 +346,16 @@ def placement_problem(
     return None
 
 
+def sharing_problem(rules: FrameworkRules, workload: Workload, groups: tuple[frozenset[WorkerName], ...]) -> str | None:
+    """What the workload forbids about sharing GPUs, None if nothing."""
+    samples_dynamically = workload.algorithm.oversampling_ratio > 1
+    if rules.dynamic_sampling_excludes_shared_reward_model and samples_dynamically:
+        for group in groups:
+            if WorkerName.REWARD_MODEL in group and len(group) > 1:
+                return f"{rules.title}: dynamic sampling needs the reward model on GPUs of its own"
+    return None
+
+
 # Verdict on a plan -----------------------------------------------------------------------------------------------
 
 

@@ -222,13 +222,31 @@ class Plan:
         return self.workload.num_samples * self.workload.mean_tokens / (self.time_s * self.num_gpus)
 
     @property
+    def num_nodes_used(self) -> dict[str, int]:
+        """Nodes with at least one used GPU, by pool."""
+        nodes: dict[str, set[int]] = {}
+        for group in self.device_groups:
+            per_node = self.cluster.pool(group.pool).node.gpus_per_node
+            nodes.setdefault(group.pool, set()).update(rank // per_node for rank in group.ranks)
+        return {pool: len(found) for pool, found in nodes.items()}
+
+    @property
     def usd(self) -> float | None:
-        """USD per iteration of the cluster that is billed; None when a price is missing."""
+        """USD per iteration of the whole nodes used; None when a price is missing."""
+        return self._usd(self.num_nodes_used)
+
+    @property
+    def cluster_usd(self) -> float | None:
+        """USD per iteration when the whole cluster is billed, idle nodes included; None when a price is missing."""
+        return self._usd({pool.name: pool.num_nodes for pool in self.cluster.pools})
+
+    def _usd(self, num_nodes: dict[str, int]) -> float | None:
         rate = 0.0
-        for pool in self.cluster.pools:
+        for name, count in num_nodes.items():
+            pool = self.cluster.pool(name)
             if pool.usd_per_gpu_hour is None:
                 return None
-            rate += pool.usd_per_gpu_hour * pool.num_gpus
+            rate += pool.usd_per_gpu_hour * pool.node.gpus_per_node * count
         return self.time_s * rate / 3600.0
 
     def placement(self, stage: StageName) -> Placement:

@@ -52,7 +52,8 @@ def build_options(costs: WorkerCosts, pool: SearchPool, *, first_row: int = 0) -
 
     active = np.max([total(stage.memory_terms) for stage in costs.stages], axis=0)
     sync = summed(costs.sync_memory_terms)
-    host = summed(costs.host_terms)
+    # Groups below a node may share one, so each worker is charged as if its neighbours held as much as it does.
+    host = summed(costs.host_terms) * np.maximum(1.0, pool.gpus_per_node / costs.num_gpus)
     legal = costs.is_legal
     fits_gpu = np.maximum(active, sync) <= pool.usable_bytes + SLACK_BYTES
     fits_host = host <= pool.host_ram_bytes + SLACK_BYTES

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from planner.cost.generation import price_engine
 from planner.cost.jobs import engine_job, trainer_job
 from planner.cost.step_losses import with_step_losses
@@ -92,6 +94,10 @@ def price_table(worker: Worker, table: StrategyTable, site: Site, inputs: Pricin
 def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
     """Enumerate, price in cache-sized chunks, drop what does not fit alone, and prune what is dominated."""
     candidates, rejected = _enumerate(worker, pool, inputs)
+    is_engine = worker.kind is StageKind.GENERATION
+    precision = inputs.workload.rollout_precision if is_engine else inputs.workload.train_precision
+    if not pool.node.gpu.supports(precision):
+        return _without_options(worker, pool, candidates, f"{pool.node.gpu.name} has no {precision.value}")
     site, limits = site_of(pool, inputs), search_pool(pool, inputs)
     tables: list[OptionTable] = []
     counts: list[OptionCounts] = []
@@ -124,9 +130,26 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWor
     )
 
 
+def _without_options(worker: Worker, pool: Pool, candidates: StrategyTable, reason: str) -> PricedWorker:
+    """A worker that cannot run on the GPUs of a pool at all."""
+    none = np.zeros(0)
+    rows = np.zeros(0, dtype=np.int64)
+    options = OptionTable(
+        worker=worker.name, pool=pool.name, stages=worker.stages, num_gpus=rows,
+        stage_time_s=np.zeros((len(worker.stages), 0)), sync_colocated_s=none, sync_disaggregated_s=none,
+        active_bytes=none, sync_bytes=none, idle_bytes=none, host_bytes=none, row=rows,
+    )  # fmt: skip
+    return PricedWorker(
+        worker=worker, pool=pool, candidates=candidates.take(rows), options=options,
+        rejected=((reason, len(candidates)),), min_active_bytes=np.inf, min_host_bytes=np.inf,
+    )  # fmt: skip
+
+
 def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
     """The surviving options under other inputs (another length law): fast, and exact for these options only."""
     candidates = item.candidates.take(item.options.row)
+    if not len(candidates):
+        return item
     costs = price_table(item.worker, candidates, site_of(item.pool, inputs), inputs)
     options, _ = build_options(costs, search_pool(item.pool, inputs))
     return replace(item, candidates=candidates, options=options)

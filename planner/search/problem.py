@@ -103,7 +103,8 @@ class SearchProblem:
 
 def _check_sizes(pool: SearchPool, sizes: Iterable[int]) -> None:
     below = sorted(size for size in sizes if size < pool.gpus_per_node)
-    chain = [*below, pool.gpus_per_node]
+    # In a single node, a divisor chain below it packs whatever the node's own size is.
+    chain = below if pool.num_nodes == 1 else [*below, pool.gpus_per_node]
     broken = [a for a, b in pairwise(chain) if a < 1 or b % a]
     partial = sorted(size for size in sizes if size > pool.gpus_per_node and size % pool.gpus_per_node)
     if broken or partial:

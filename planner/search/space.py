@@ -58,7 +58,11 @@ class SizeGrid:
 
     @classmethod
     def of(cls, node: NodeType, num_nodes: int) -> SizeGrid:
-        """Halvings of a node (as long as they divide it), then every number of whole nodes."""
+        """Halvings of a node (as long as they divide it), then every number of whole nodes.
+
+        A single node whose GPUs are no power of two has all powers of two below it: those pack in one node, but
+        not across several.
+        """
         below: list[int] = []
         size = node.gpus_per_node
         while size % 2 == 0:
@@ -66,6 +70,8 @@ class SizeGrid:
             below.append(size)
         if size > 1:
             below.append(1)
+            if num_nodes == 1:
+                below = [1 << k for k in range(node.gpus_per_node.bit_length() - 1, -1, -1)]
         nodes = tuple(node.gpus_per_node * count for count in range(1, num_nodes + 1))
         return cls(sizes=tuple(sorted(below)) + nodes)
 
