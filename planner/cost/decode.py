@@ -34,6 +34,9 @@ TABLE_BYTES = 2.0
 _KERNELS_PER_LAYER = 3
 """Element-wise kernels that engines do not fuse away: two add-norms and one activation."""
 _ENGINE_COLLECTIVES = (CollectiveOp.ALL_REDUCE, CollectiveOp.ALL_GATHER, CollectiveOp.REDUCE_SCATTER)
+_LOG2_COUNTS = np.arange(9.0)
+_NORMAL_MAXIMA = np.array([0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.594, 2.825])
+"""Expected maximum of 1, 2, 4, ... 256 standard normal numbers."""
 _RESIDUAL_PASSES = 8
 """Reads and writes of the residual stream per layer by two fused add-norm kernels."""
 
@@ -58,6 +61,8 @@ class EngineLayout:
     has_attention_dp: bool
     pp_crosses: np.ndarray
     """Pipeline neighbours sit in different scale-up domains."""
+    spans_nodes: np.ndarray
+    """The engine's processes run on several hosts."""
 
 
 def engine_layout(
@@ -78,6 +83,7 @@ def engine_layout(
         expert_span=span(ranks, 1.0, node) if has_attention_dp else tp_span,
         has_attention_dp=has_attention_dp,
         pp_crosses=ranks * pp > node.scale_up_domain_gpus,
+        spans_nodes=ranks * pp > node.gpus_per_node,
     )
 
 
@@ -215,7 +221,8 @@ def decode_step_terms(
         send = send_s(group * (ACTIVATION_BYTES * model.hidden_size), layout.pp_crosses, node)
         terms["pp_bubble"] = (layout.pp - 1.0) * waiting
         terms["pp_transfer"] = send * (layout.pp * is_piped)
-    terms["engine_host"] = engine_host_s(overheads, num_running, terms)
+    host = engine_host_s(overheads, num_running, terms)
+    terms["engine_host"] = host + layout.spans_nodes * overheads.engine_multi_node_step_s
     return terms
 
 
@@ -347,9 +354,8 @@ def _add_mlp(
         _add_dense(step, mlp.dense_params, mlp.num_gemms, layer.num_layers, layout, group, gemm, weight_read)
     if not mlp.is_moe:
         return
-    # The busiest of ep ranks holds more of the routed tokens and of the distinct experts than the mean:
-    # expected maximum of ep nearly normal counts, sqrt(2 ln ep) standard deviations.
-    spread = np.sqrt(2.0 * np.log(layout.ep))
+    # The busiest of ep ranks holds more of the routed tokens and of the distinct experts than the mean.
+    spread = np.interp(np.log2(layout.ep), _LOG2_COUNTS, _NORMAL_MAXIMA)
     visited = distinct_experts(
         mlp.num_experts, mlp.num_active_experts, np.maximum(batch, 1.0), step.popularity_variance
     )

@@ -17,15 +17,15 @@ from planner.domain.hardware import Gpu, KernelEfficiency, Precision
 class WeightFormats:
     """Formats of projections and dense MLPs, of routed experts, and bytes per cached element.
 
-    A format that the GPU has no matrix unit for is *weight-only*: its bytes are read, then products run in 16 bit.
-    Embedding and output head stay in 16 bit.
+    Products of experts run in `arithmetic` where it is given (INT4 checkpoints: BF16; MXFP4 weights with 8-bit
+    activations: FP8), else in the format of their weights. Where the GPU has no matrix unit for a format its bytes
+    are read and widened on the fly to 16 bit (*weight-only*). Embedding and output head stay in 16 bit.
     """
 
     dense: Precision
     experts: Precision
     cache_bytes: float = 2.0
-    is_weight_only: bool = False
-    """Products run in 16 bit even where the GPU has a matrix unit for the format (INT4 checkpoints)."""
+    arithmetic: Precision | None = None
 
 
 def uniform(precision: Precision) -> WeightFormats:
@@ -33,9 +33,11 @@ def uniform(precision: Precision) -> WeightFormats:
     return WeightFormats(dense=precision, experts=precision)
 
 
-def _has_units(gpu: Gpu, precision: Precision, is_weight_only: bool) -> bool:
-    """The GPU multiplies in this format, and the checkpoint asks for it."""
-    return gpu.supports(precision) and not is_weight_only
+def _is_weight_only(gpu: Gpu, formats: WeightFormats) -> bool:
+    """Expert weights are widened to 16 bit before they are multiplied."""
+    if formats.experts is Precision.BF16:
+        return False
+    return formats.arithmetic is Precision.BF16 or not gpu.supports(formats.experts)
 
 
 @lru_cache(maxsize=256)
@@ -56,20 +58,23 @@ def engine_rates(gpu: Gpu, precision: Precision) -> KernelRates:
 @lru_cache(maxsize=256)
 def expert_rates(gpu: Gpu, formats: WeightFormats) -> KernelRates:
     """Rates of the grouped products of routed experts."""
-    if _has_units(gpu, formats.experts, formats.is_weight_only):
-        return kernel_rates(gpu, formats.experts, is_training=False)
-    dequantised = kernel_rates(gpu, Precision.BF16, is_training=False)
-    kernel = gpu.kernel(Precision.BF16)
-    return replace(
-        dequantised,
-        moe_hbm_s_per_byte=1.0 / (gpu.hbm_bytes_per_s * kernel.weight_only_hbm_ratio),
-        moe_gemm_s_per_flop=1.0 / (gpu.peak(Precision.BF16) * kernel.weight_only_flop_ratio),
-        weight_bytes_per_param=formats.experts.num_bytes,
-    )
+    if _is_weight_only(gpu, formats):
+        kernel = gpu.kernel(Precision.BF16)
+        return replace(
+            kernel_rates(gpu, Precision.BF16, is_training=False),
+            moe_hbm_s_per_byte=1.0 / (gpu.hbm_bytes_per_s * kernel.weight_only_hbm_ratio),
+            moe_gemm_s_per_flop=1.0 / (gpu.peak(Precision.BF16) * kernel.weight_only_flop_ratio),
+            weight_bytes_per_param=formats.experts.num_bytes,
+        )
+    rates = kernel_rates(gpu, formats.experts, is_training=False)
+    if formats.arithmetic is None or formats.arithmetic is formats.experts:
+        return rates
+    wide = kernel_rates(gpu, formats.arithmetic, is_training=False)
+    return replace(rates, moe_gemm_s_per_flop=wide.moe_gemm_s_per_flop)
 
 
 def expert_launch_s(gpu: Gpu, formats: WeightFormats) -> float:
     """Fixed time of the routed experts of one layer."""
-    if _has_units(gpu, formats.experts, formats.is_weight_only):
-        return gpu.kernel(formats.experts).moe_launch_s
-    return gpu.kernel(Precision.BF16).weight_only_launch_s
+    if _is_weight_only(gpu, formats):
+        return gpu.kernel(Precision.BF16).weight_only_launch_s
+    return gpu.kernel(formats.experts).moe_launch_s

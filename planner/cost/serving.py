@@ -12,7 +12,8 @@ Arrays have shape (num_deployments,), one engine each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -53,6 +54,7 @@ def closed_loop_terms(
     Requests whose prompt is being read do not decode: with time to first token F and token time t the running
     share is O t / (F + O t), taken from the step at full concurrency.
     """
+    overheads = replace(overheads, engine_step_per_sequence_s=overheads.engine_stream_per_sequence_s)
     context = load.prompt_tokens + 0.5 * load.output_tokens
     full = _sum(decode_step_terms(model, formats, node, overheads, layout, load.concurrency, context))
     extra = prompt_step_extra_s(model, formats, node, overheads, layout, load, load.concurrency)
@@ -147,25 +149,51 @@ def maximum_load_terms(
     return terms
 
 
+class CacheRule(StrEnum):
+    """What an engine's memory fraction is a share of."""
+
+    TOTAL = "total"
+    """GPU memory, all that the engine uses included (vLLM)."""
+    STATIC = "static"
+    """GPU memory, weights and cache only (SGLang)."""
+    FREE = "free"
+    """What weights and activations leave (TensorRT-LLM)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheBudget:
+    """How much memory an engine gives to its KV cache."""
+
+    memory_fraction: float
+    rule: CacheRule
+
+
 def cache_slots(
     model: Model,
     formats: WeightFormats,
     node: NodeType,
     overheads: Overheads,
     layout: EngineLayout,
-    engine_fraction: float,
+    budget: CacheBudget,
     mean_context_tokens: FloatArray,
 ) -> FloatArray:
     """Sequences of `mean_context_tokens` that the KV cache of one engine holds; below 1 when weights do not fit."""
     weights = engine_weight_bytes(model, formats, layout.tp, layout.pp, layout.attention_dp)
     activations = overheads.engine_activation_factor * overheads.engine_batched_tokens * model.hidden_size * 2.0
     fixed = activations + overheads.engine_graph_bytes + overheads.context_bytes + overheads.first_communicator_bytes
-    budget = (engine_fraction * node.gpu.memory_bytes - weights - fixed) * layout.pp
+    memory = node.gpu.memory_bytes
+    if budget.rule is CacheRule.TOTAL:
+        left = budget.memory_fraction * memory - weights - fixed
+    elif budget.rule is CacheRule.STATIC:
+        left = budget.memory_fraction * memory - weights
+    else:
+        left = budget.memory_fraction * (memory - weights - fixed)
     per_sequence = np.empty_like(weights)
     for index, (tp, context) in enumerate(zip(layout.tp, mean_context_tokens, strict=True)):
         token_bytes, state_bytes = cache_bytes_per_gpu(model, float(tp), float(context))
         per_sequence[index] = (token_bytes * context + state_bytes) * (formats.cache_bytes / 2.0)
-    return np.maximum(budget / per_sequence * layout.attention_dp, 0.0)
+    result: FloatArray = np.maximum(left * layout.pp / per_sequence * layout.attention_dp, 0.0)
+    return result
 
 
 def _sum(terms: dict[str, FloatArray]) -> FloatArray:

@@ -18,7 +18,15 @@ import numpy as np
 
 from planner.cost.decode import EngineLayout, engine_layout
 from planner.cost.formats import WeightFormats
-from planner.cost.serving import ClosedLoop, MaximumLoad, cache_slots, closed_loop_terms, maximum_load_terms
+from planner.cost.serving import (
+    CacheBudget,
+    CacheRule,
+    ClosedLoop,
+    MaximumLoad,
+    cache_slots,
+    closed_loop_terms,
+    maximum_load_terms,
+)
 from planner.domain.hardware import NodeType, Precision
 from planner.domain.model import Model
 from planner.domain.overheads import Overheads
@@ -54,7 +62,8 @@ _QUEUE_RATIO = 0.5
 _QUEUE_S = 5.0
 _REPEAT_RATIO = 1.5
 _REQUESTS = re.compile(r"(\d+) requests queued")
-_ENGINES = ("vllm", "sglang", "trtllm")
+_CACHE_RULES = {"vllm": CacheRule.TOTAL, "sglang": CacheRule.STATIC, "trtllm": CacheRule.FREE}
+_ENGINES = tuple(_CACHE_RULES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +72,7 @@ class Serving:
 
     cache_bytes: float
     batched_tokens: float
-    memory_fraction: float
+    budget: CacheBudget
     max_num_seqs: float
 
 
@@ -225,7 +234,7 @@ def read_row(row: Row) -> Deployment:
     if model.layers[0].attention.num_heads % tp and tp > 1:
         raise RowError(f"tp {tp} does not divide the attention heads")
     serving = _serving(engine, model, node)
-    formats = _formats(row, model, serving)
+    formats = _formats(row, model, node, serving)
     num_engines = num_gpus // ranks
     prompt, output = positive(row, "isl"), positive(row, "osl")
     if _SHORT_LENGTHS in text(row, "len_dist"):
@@ -267,7 +276,7 @@ def _precision(row: Row) -> str:
     raise RowError(f"quantisation {stated[:40]!r} is not known" if stated else "quantisation not stated")
 
 
-def _formats(row: Row, model: Model, serving: Serving) -> WeightFormats:
+def _formats(row: Row, model: Model, node: NodeType, serving: Serving) -> WeightFormats:
     """Four-bit checkpoints of mixture-of-experts models quantise the experts only; gpt-oss always has MXFP4 experts."""
     precision = _precision(row)
     is_four_bit = precision in ("int4", "fp4")
@@ -277,9 +286,10 @@ def _formats(row: Row, model: Model, serving: Serving) -> WeightFormats:
         dense = experts = Precision.FP4
     else:
         dense = experts = Precision.FP8 if precision == "fp8" else Precision.BF16
-    return WeightFormats(
-        dense=dense, experts=experts, cache_bytes=serving.cache_bytes, is_weight_only=precision == "int4"
-    )
+    arithmetic = Precision.BF16 if precision == "int4" else None
+    if model.id.startswith("gpt-oss") and node.gpu.supports(Precision.FP4):
+        arithmetic = Precision.FP8  # MXFP4 weights meet MXFP8 activations
+    return WeightFormats(dense=dense, experts=experts, cache_bytes=serving.cache_bytes, arithmetic=arithmetic)
 
 
 def _serving(engine: str, model: Model, node: NodeType) -> Serving:
@@ -373,7 +383,9 @@ def _default(entry: Fields) -> _Default:
         serving=Serving(
             cache_bytes=entry.number("cache_bytes", limit=4),
             batched_tokens=entry.number("batched_tokens", limit=1e6),
-            memory_fraction=entry.number("memory_fraction", limit=1),
+            budget=CacheBudget(
+                memory_fraction=entry.number("memory_fraction", limit=1), rule=_CACHE_RULES[entry.text("engine")]
+            ),
             max_num_seqs=entry.number("max_num_seqs", limit=1e6),
         ),
     )
@@ -400,9 +412,7 @@ def _layout(items: Sequence[Deployment]) -> EngineLayout:
 
 def _slots(items: Sequence[Deployment], layout: EngineLayout, overheads: Overheads, context: FloatArray) -> FloatArray:
     first = items[0]
-    held = cache_slots(
-        first.model, first.formats, first.node, overheads, layout, first.serving.memory_fraction, context
-    )
+    held = cache_slots(first.model, first.formats, first.node, overheads, layout, first.serving.budget, context)
     return np.minimum(np.maximum(np.floor(held), 1.0), first.serving.max_num_seqs)
 
 
