@@ -240,28 +240,27 @@ def validate(
 
         write_atomic(write_residuals, residuals_text(residual_file(evaluations)).encode())
         print(f"saved {write_residuals}", file=sys.stderr)
+    from planner.validation.targets import held_out_errors, outcomes
+
+    # Targets are for all rows of a table; held-out errors are those of the shipped rows.
+    is_part = bool(request.gpu or request.model)
+    reached = () if is_part else outcomes(evaluations, held_out_errors() if data is None else ())
     if write_docs is not None:
         from planner.report.accuracy_docs import write_accuracy
 
-        for path in write_accuracy(evaluations, write_docs):
+        for path in write_accuracy(evaluations, reached, write_docs):
             print(f"saved {path}", file=sys.stderr)
-    # Targets are for all rows of a table; a part of them says nothing about that.
-    with_targets = not (request.gpu or request.model)
     if as_json:
         import json
 
         from planner.report.accuracy_json import accuracy_document
 
-        document = accuracy_document(
-            evaluations, num_worst=num_worst, with_anchors=not no_anchors, with_targets=with_targets
-        )
+        document = accuracy_document(evaluations, reached, num_worst=num_worst, with_anchors=not no_anchors)
         print(json.dumps(document, indent=1, ensure_ascii=False))
         return
     from planner.report.accuracy import accuracy_report
 
-    _print_table(
-        accuracy_report(evaluations, num_worst=num_worst, with_anchors=not no_anchors, with_targets=with_targets)
-    )
+    _print_table(accuracy_report(evaluations, reached, num_worst=num_worst, with_anchors=not no_anchors))
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

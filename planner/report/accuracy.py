@@ -10,8 +10,6 @@ from rich.text import Text
 
 from planner.report.words import largest
 from planner.units import format_bytes, format_seconds
-from planner.validation import targets
-from planner.validation.anchors import single_anchor_errors
 from planner.validation.records import Priced, Table
 from planner.validation.run import GROUPINGS, Evaluation, GroupStatistics
 from planner.validation.statistics import ErrorStatistics, NoiseFloor, group_by
@@ -37,16 +35,16 @@ LEGEND = (
 
 
 def accuracy_report(
-    evaluations: Sequence[Evaluation], *, num_worst: int, with_anchors: bool, with_targets: bool
+    evaluations: Sequence[Evaluation], reached: Sequence[Outcome], *, num_worst: int, with_anchors: bool
 ) -> Group:
-    """All tables, targets last; the figures of quality A rows are the ones that count."""
+    """All tables, targets with what was `reached` last; the figures of quality A rows are the ones that count."""
     parts: list[RenderableType] = [Text(LEGEND, style="dim")]
     for item in evaluations:
         parts += [Text(), _heading(item)]
         parts += _fits(item, num_worst) if item.table is Table.FITS else _errors(item, num_worst, with_anchors)
         parts += _unpriced(item)
-    if with_targets:
-        parts += [Text(), Text("Targets (quality A)", style="bold"), target_table(targets.outcomes(evaluations))]
+    if reached:
+        parts += [Text(), Text("Targets (quality A)", style="bold"), target_table(reached)]
     return Group(*parts)
 
 
@@ -140,12 +138,6 @@ def noise_words(noise: NoiseFloor) -> str:
         if num
     ]
     return f"Noise floor, one configuration measured again: {'; '.join(parts) or 'no repeats'}"
-
-
-def anchor_words(rows: Sequence[Priced]) -> str:
-    """Errors with one anchor row."""
-    found = single_anchor_errors(rows)
-    return f"{error_words(found)} ({found.num} rows)" if found.num else "no rows"
 
 
 def worst_table(item: Evaluation, num_worst: int) -> RichTable | None:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.validation import targets
 from planner.validation.records import Priced, Table
 from planner.validation.run import GROUPINGS, Evaluation, GroupStatistics
 from planner.validation.statistics import ErrorStatistics, group_by, log_residual
+from planner.validation.targets import Outcome
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def accuracy_document(
-    evaluations: Sequence[Evaluation], *, num_worst: int, with_anchors: bool, with_targets: bool
+    evaluations: Sequence[Evaluation], reached: Sequence[Outcome], *, num_worst: int, with_anchors: bool
 ) -> dict[str, Json]:
     """Everything that the tables show, in full precision."""
     document: dict[str, Json] = {
         "tables": {item.table.value: _table(item, num_worst, with_anchors) for item in evaluations}
     }
-    if with_targets:
+    if reached:
         document["targets"] = [
             {
                 "set": outcome.name, "criterion": outcome.criterion, "wanted": outcome.wanted,
                 "reached": outcome.reached, "num": outcome.num, "is_met": outcome.is_met,
             }
-            for outcome in targets.outcomes(evaluations)
+            for outcome in reached
         ]  # fmt: skip
     return document
 

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from planner import bands
 from planner.domain.bands import COVERAGE_RATIO, Residual, ResidualTable, Traits
 from planner.validation.read import RowError, family_of, find_node
-from planner.validation.records import Keys, Priced, Table
+from planner.validation.records import Keys, Priced
 from planner.validation.statistics import kind, log_residual
 
 FloatArray = NDArray[np.float64]
 
-BANDED_TABLES = (Table.TRAIN, Table.RL, Table.RL_STAGES, Table.MEMORY, Table.GENERATION)
 POOL_QUALITIES = frozenset("AB")
 MAX_STRETCH_RATIO = 5.0
 _STRETCHES = np.linspace(0.5, MAX_STRETCH_RATIO, 181)

@@ -40,7 +40,9 @@ FILES: Mapping[Table, str] = {
 """Table -> file; RL_STAGES are read from the file of RL."""
 MEASUREMENTS = "measurements"
 MAX_FILE_BYTES = 64 * 2**20
-MAX_INTEGER = 10**12
+MAX_INTEGER = 10**9
+MAX_DEGREE = 4_000_000
+"""Of degrees, batches and sequence lengths; more would only make huge tables of collectives that nobody has."""
 _SHOWN = 60
 _TRUE = frozenset(("1", "true", "yes", "on"))
 _FALSE = frozenset(("0", "false", "no", "off", "none"))
@@ -183,8 +185,8 @@ def integer(row: Row, key: str, default: int | None = None) -> int | None:
 def degree(row: Row, key: str, default: int = 1) -> int:
     """A whole number of at least 1; `default` for an empty cell."""
     parsed = integer(row, key, default)
-    if not parsed:
-        raise RowError(f"{key} = {text(row, key)[:_SHOWN]!r} must be at least 1")
+    if not parsed or parsed > MAX_DEGREE:
+        raise RowError(f"{key} = {text(row, key)[:_SHOWN]!r} must be 1 to {MAX_DEGREE:,}")
     return parsed
 
 

@@ -28,6 +28,8 @@ from planner.validation.statistics import (
 LARGE_BYTES = 10 * GIB
 """Peaks from here on decide what fits; smaller ones check formulas."""
 QUALITIES = ("A", "B", "C")
+BANDED = frozenset((Table.TRAIN, Table.RL, Table.RL_STAGES, Table.MEMORY, Table.GENERATION))
+"""Tables of quantities; the table of fits has verdicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,17 +178,41 @@ def validate(request: Request) -> tuple[Evaluation, ...]:
         raise _no_rows(found, request)
     shipped = load_residuals() if request.directory is not None else None
     results = [result for table, raw in chosen.items() for result in price_table(table, raw)]
-    return tuple(_evaluate(result, shipped) for result in results if result.table in request.tables)
+    return tuple(evaluate(result, shipped) for result in results if result.table in request.tables)
 
 
 def price_table(table: Table, raw: read.RawTable) -> tuple[TableResult, ...]:
     """Prices one file; the file of whole RL steps gives two results. Every row is in the result."""
-    results = tuple(_sound(result) for result in _pricer(table)(raw.rows))
+    results = tuple(_sound(result) for result in _price(table, raw.rows))
     first = results[0]
     if first.num_rows != len(raw.rows):
         # A row that is neither priced nor listed would make every figure below a lie.
         raise RuntimeError(f"{table.value}: {len(raw.rows)} rows were read, {first.num_rows} came back")
     return (replace(first, unpriced=(*raw.malformed, *first.unpriced)), *results[1:])
+
+
+def _price(table: Table, rows: Sequence[read.Row]) -> tuple[TableResult, ...]:
+    """Prices rows together; values that the cost model refuses cost their own row only, found by halving."""
+    try:
+        return _pricer(table)(rows)
+    except (ValueError, ArithmeticError, InvalidInputError) as error:
+        if len(rows) == 1:
+            row = rows[0]
+            reason = f"values that cannot be: {error}"
+            refused = Unpriced(table=table, row=read.text(row, "id"), quality=read.quality(row), reason=reason)
+            return tuple(
+                TableResult(table=part, priced=(), unpriced=(replace(refused, table=part),)) for part in _parts(table)
+            )
+    half = len(rows) // 2
+    return tuple(
+        TableResult(table=a.table, priced=a.priced + b.priced, unpriced=a.unpriced + b.unpriced)
+        for a, b in zip(_price(table, rows[:half]), _price(table, rows[half:]), strict=True)
+    )
+
+
+def _parts(table: Table) -> tuple[Table, ...]:
+    """The tables that come from one file."""
+    return (Table.RL, Table.RL_STAGES) if table is Table.RL else (table,)
 
 
 def _pricer(table: Table) -> Callable[[Sequence[read.Row]], tuple[TableResult, ...]]:
@@ -228,8 +254,11 @@ def _sound(result: TableResult) -> TableResult:
     return replace(result, priced=tuple(good), unpriced=(*result.unpriced, *bad))
 
 
-def _evaluate(result: TableResult, shipped: ResidualFile | None) -> Evaluation:
-    """`shipped` residuals judge rows of another directory; rows that come with rlplan judge each other."""
+def evaluate(result: TableResult, shipped: ResidualFile | None) -> Evaluation:
+    """A priced table with anchors and bands.
+
+    `shipped` residuals judge rows of another directory; rows that come with rlplan judge each other.
+    """
     name = result.table.value
     if result.table is Table.FITS:
         nothing = bands.judge((), ResidualTable(name=name, stretch_ratio=1.0, residuals=()))
@@ -248,7 +277,7 @@ def residual_file(evaluations: Sequence[Evaluation]) -> ResidualFile:
     """The residuals that plans take their bands from."""
     tables = []
     for item in evaluations:
-        if item.table in bands.BANDED_TABLES:
+        if item.table in BANDED:
             table = bands.residual_table(item.table.value, item.rows)
             # Only plans name their nearest row; without the other names the file is half as large.
             is_named = item.table in (Table.RL, Table.MEMORY)

@@ -126,9 +126,8 @@ WITHOUT_FIT = frozenset((Table.MEMORY, Table.RL_STAGES))
 """Tables without parameters of their own: every row counts as held out."""
 
 
-def outcomes(evaluations: Sequence[Evaluation]) -> tuple[Outcome, ...]:
-    """All targets that the evaluated tables allow."""
-    known = held_out_errors()
+def outcomes(evaluations: Sequence[Evaluation], known: Sequence[HeldOutError]) -> tuple[Outcome, ...]:
+    """All targets that the evaluated tables allow; `known` are the held-out errors of these rows."""
     found: list[Outcome] = []
     for item in evaluations:
         for target_set in SETS:
@@ -150,6 +149,8 @@ def members(item: Evaluation, target_set: TargetSet) -> tuple[int, ...]:
 
 def _error_outcomes(item: Evaluation, target_set: TargetSet, known: Sequence[HeldOutError]) -> list[Outcome]:
     chosen = members(item, target_set)
+    if not chosen:
+        return []
     rows = [item.rows[index] for index in chosen]
     found = []
     for target in target_set.targets:
@@ -184,6 +185,8 @@ def _error_outcome(target_set: TargetSet, target: ErrorTarget, reached: ErrorSta
 
 def _common_outcomes(item: Evaluation) -> list[Outcome]:
     chosen = item.of_quality("A")
+    if not chosen:
+        return []
     found = item.statistics(chosen)
     name = f"table {item.table.value}"
     agreement, regret, coverage = found.order.agreement_ratio, found.order.regret_median_ratio, found.coverage_ratio
