@@ -221,10 +221,8 @@ def price(rows: Sequence[Row]) -> tuple[TableResult, TableResult]:
     return price_with(rows, load_overheads(), load_conditions())
 
 
-def price_with(
-    rows: Sequence[Row], overheads: Overheads, conditions: Conditions, *, nic_small_half_bytes: float | None = None
-) -> tuple[TableResult, TableResult]:
-    """The same under given overheads, conditions and latency of short messages between nodes."""
+def price_with(rows: Sequence[Row], overheads: Overheads, conditions: Conditions) -> tuple[TableResult, TableResult]:
+    """The same under given overheads and conditions."""
     implied = implied_lengths(rows)
     steps: list[Priced | Unpriced] = []
     stages: list[Priced | Unpriced] = []
@@ -232,8 +230,6 @@ def price_with(
         measured = _measured_stages(row)
         try:
             run = read_run(row, implied)
-            if nic_small_half_bytes is not None:
-                run = run.with_small_messages(nic_small_half_bytes)
         except RowError as error:
             for table, found, names in ((Table.RL, steps, ("",)), (Table.RL_STAGES, stages, measured)):
                 found.extend(_unpriced(row, table, name, error) for name in names)

@@ -80,16 +80,6 @@ class Run:
     num_draft_tokens: int
     """Tokens drafted per decode step by multi-token-prediction layers; 0 without speculative decoding."""
 
-    def with_small_messages(self, half_bytes: float) -> Run:
-        """The run on a network that carries short messages as `nic_small_half_bytes` says."""
-        return replace(self, placed=tuple(_with_small_messages(item, half_bytes) for item in self.placed))
-
-
-def _with_small_messages(item: PlacedStrategy, half_bytes: float) -> PlacedStrategy:
-    node = item.pool.node
-    network = replace(node.network, nic_small_half_bytes=half_bytes)
-    return replace(item, pool=replace(item.pool, node=replace(node, network=network)))
-
 
 # Cells -----------------------------------------------------------------------------------------------------------
 
