@@ -19,8 +19,8 @@ from planner.files.residuals import ResidualFile, load_residuals
 
 FloatArray = NDArray[np.float64]
 
-# Distance that a differing trait adds. Set by judgement, only the stretch is fitted: another kind of run says next to
-# nothing, and the rest is half a step for what usually changes the error by tens of percent.
+# Distance that a differing trait adds. Set by judgement, only the stretch is fitted: another kind of run and a row with
+# unknown fields say next to nothing; the rest is half a step for what usually changes the error by tens of percent.
 DISTANCE_MODEL = 0.5
 DISTANCE_FAMILY = 0.5
 DISTANCE_GPU = 0.4
@@ -28,7 +28,7 @@ DISTANCE_ARCHITECTURE = 0.6
 DISTANCE_PRECISION = 0.7
 DISTANCE_FRAMEWORK = 0.7
 DISTANCE_SUBSET = 3.0
-DISTANCE_QUALITY = 0.7
+DISTANCE_QUALITY = 3.0
 NEAR_DISTANCE = 1.45
 """A row counts as near up to here: same kind of run and GPU generation; model or precision and framework may differ."""
 TIME_TABLE = "rl"

@@ -6,6 +6,7 @@ hold 80 % of rows; each row is judged with a stretch from other families than it
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,9 @@ FloatArray = NDArray[np.float64]
 
 POOL_QUALITIES = frozenset("AB")
 MAX_STRETCH_RATIO = 5.0
-_STRETCHES = np.linspace(0.5, MAX_STRETCH_RATIO, 181)
+_STRETCHES = np.linspace(0.25, MAX_STRETCH_RATIO, 191)
+MIN_ROWS = 10
+"""Fewer rows say nothing about an 80 % band."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +81,8 @@ def residual_table(name: str, rows: Sequence[Priced]) -> ResidualTable:
         return table
     low, high = _left_out_bands([item.traits for item in residuals], residuals)
     needed = needed_stretch(low, high, np.array([item.log_ratio for item in residuals]))
-    weights = np.array([item.weight for item in residuals])
-    return replace(table, stretch_ratio=smallest_stretch(needed, weights))
+    # Plans state their whole configuration, as rows of quality A do.
+    return replace(table, stretch_ratio=smallest_stretch(needed[_of_quality(residuals, "A")]))
 
 
 def judge(rows: Sequence[Priced], pool: ResidualTable) -> JudgedBands:
@@ -92,7 +95,7 @@ def judge(rows: Sequence[Priced], pool: ResidualTable) -> JudgedBands:
     stretches = _nested_stretches(queries, pool)
     low_log, high_log = np.empty_like(low), np.empty_like(high)
     for index, query in enumerate(queries):
-        ends = bands.stretched(low[index : index + 1], high[index : index + 1], stretches[query.family])
+        ends = bands.stretched(low[index : index + 1], high[index : index + 1], stretches[query.family, query.quality])
         low_log[index], high_log[index] = ends[0][0], ends[1][0]
     predicted = np.array([row.predicted for row in rows])
     actual = np.array([log_residual(row) for row in rows])
@@ -109,19 +112,25 @@ def _left_out_bands(queries: Sequence[Traits], residuals: Sequence[Residual]) ->
     return bands.log_bands(bands.distances(queries, residuals), residuals, usable)
 
 
-def _nested_stretches(queries: Sequence[Traits], pool: ResidualTable) -> dict[str, float]:
-    """For each family of the queries, the stretch that the other families of the pool need."""
+def _nested_stretches(queries: Sequence[Traits], pool: ResidualTable) -> dict[tuple[str, str], float]:
+    """By family and quality of the queries: the stretch that rows of that quality in other families need."""
     residuals = pool.residuals
     low, high = _left_out_bands([item.traits for item in residuals], residuals)
     needed = needed_stretch(low, high, np.array([item.log_ratio for item in residuals]))
-    weights = np.array([item.weight for item in residuals])
     families = np.array([item.traits.family for item in residuals])
-    found: dict[str, float] = {}
-    for family in {query.family for query in queries}:
+    found: dict[tuple[str, str], float] = {}
+    for family, quality in {(query.family, query.quality) for query in queries}:
         others = families != family
-        chosen = others if others.any() else np.ones(len(residuals), dtype=bool)
-        found[family] = smallest_stretch(needed[chosen], weights[chosen])
+        alike = others & _of_quality(residuals, quality)
+        chosen = alike if alike.sum() >= MIN_ROWS else others if others.any() else np.ones(len(residuals), dtype=bool)
+        found[family, quality] = smallest_stretch(needed[chosen])
     return found
+
+
+def _of_quality(residuals: Sequence[Residual], quality: str) -> NDArray[np.bool_]:
+    """Rows of a quality; all of them where there are too few."""
+    chosen = np.array([item.traits.quality == quality for item in residuals])
+    return chosen if chosen.sum() >= MIN_ROWS else np.ones(len(residuals), dtype=bool)
 
 
 def needed_stretch(low: FloatArray, high: FloatArray, actual: FloatArray) -> FloatArray:
@@ -133,12 +142,11 @@ def needed_stretch(low: FloatArray, high: FloatArray, actual: FloatArray) -> Flo
     return needed
 
 
-def smallest_stretch(needed: FloatArray, weights: FloatArray) -> float:
-    """The stretch with which bands hold the wanted share of rows by weight; at most MAX_STRETCH_RATIO."""
-    order = np.argsort(needed, kind="stable")
-    summed = np.cumsum(weights[order])
-    position = int(np.searchsorted(summed, COVERAGE_RATIO * summed[-1]))
-    return float(min(needed[order][min(position, len(needed) - 1)], MAX_STRETCH_RATIO))
+def smallest_stretch(needed: FloatArray) -> float:
+    """The stretch with which bands hold the wanted share of rows, and of one more; at most MAX_STRETCH_RATIO."""
+    # Split conformal prediction (arXiv 2107.07511): the ceil((n + 1) * 0.8)-th smallest of n.
+    position = min(math.ceil(COVERAGE_RATIO * (len(needed) + 1)), len(needed)) - 1
+    return float(min(np.sort(needed)[position], MAX_STRETCH_RATIO))
 
 
 @cache
