@@ -131,11 +131,14 @@ def maximum_load_terms(
 ) -> dict[str, FloatArray]:
     """Seconds by term until all requests have their `output_tokens`, all of equal length.
 
-    With equal lengths the slots are full but for the last wave: requests / slots * output steps at the mean context,
-    the same tokens as in the fluid trajectory; prompts interrupt or ride on them as in a closed loop.
+    Equal lengths that start together end together: floor(requests / slots) waves with all slots and one with the rest,
+    each of `output_tokens` steps at the mean context. Prompts ride on or interrupt the steps as in a closed loop.
     """
     context = load.prompt_tokens + 0.5 * load.output_tokens
+    num_waves = np.floor(load.requests / load.slots)
+    rest = load.requests - num_waves * load.slots
     step = decode_step_terms(model, formats, node, overheads, layout, load.slots, context)
+    last = decode_step_terms(model, formats, node, overheads, layout, np.maximum(rest, 1.0), context)
     num_steps = load.requests / load.slots * load.output_tokens
     loop = ClosedLoop(
         concurrency=load.slots + 1.0,
@@ -144,7 +147,9 @@ def maximum_load_terms(
         batched_tokens=load.batched_tokens,
     )
     extra = prompt_step_extra_s(model, formats, node, overheads, layout, loop, load.slots)
-    terms = {name: seconds * num_steps for name, seconds in step.items()}
+    terms = {
+        name: load.output_tokens * (seconds * num_waves + last[name] * (rest > 0)) for name, seconds in step.items()
+    }
     terms["prefill"] = num_steps * extra.num_steps_per_token * extra.seconds
     return terms
 

@@ -152,7 +152,7 @@ def _keys(row: Row, item: Deployment) -> Keys:
         framework=engine,
         release=text(row, "engine_version"),
         configuration=f"{item.model.id} {engine} {text(row, 'gpu')} {quant} {layout} {load}",
-        workload=f"{item.model.id} {load}",
+        workload=f"{item.model.id} {load} on {item.num_gpus} {text(row, 'gpu')}",
         subset=MAXIMUM_LOAD if item.is_maximum_load else CLOSED_LOOP,
     )
 
@@ -410,8 +410,11 @@ def _layout(items: Sequence[Deployment]) -> EngineLayout:
     )
 
 
-def _slots(items: Sequence[Deployment], layout: EngineLayout, overheads: Overheads, context: FloatArray) -> FloatArray:
+def _slots(items: Sequence[Deployment], layout: EngineLayout, overheads: Overheads) -> FloatArray:
+    """Requests that run at a time. TensorRT-LLM admits only what it can hold to its end, the others evict."""
     first = items[0]
+    prompt, output = _column(items, "prompt_tokens"), _column(items, "output_tokens")
+    context = prompt + output if first.serving.budget.rule is CacheRule.FREE else prompt + 0.5 * output
     held = cache_slots(first.model, first.formats, first.node, overheads, layout, first.serving.budget, context)
     return np.minimum(np.maximum(np.floor(held), 1.0), first.serving.max_num_seqs)
 
@@ -420,7 +423,7 @@ def _token_terms(items: Sequence[Deployment], overheads: Overheads) -> dict[str,
     layout = _layout(items)
     first = items[0]
     prompt, output = _column(items, "prompt_tokens"), _column(items, "output_tokens")
-    slots = _slots(items, layout, overheads, prompt + 0.5 * output)
+    slots = _slots(items, layout, overheads)
     load = ClosedLoop(
         concurrency=np.minimum(_column(items, "concurrency"), slots),
         prompt_tokens=prompt,
@@ -435,7 +438,7 @@ def _maximum_terms(items: Sequence[Deployment], overheads: Overheads) -> dict[st
     first = items[0]
     prompt, output = _column(items, "prompt_tokens"), _column(items, "output_tokens")
     requests = _column(items, "concurrency")
-    slots = np.minimum(_slots(items, layout, overheads, prompt + 0.5 * output), requests)
+    slots = np.minimum(_slots(items, layout, overheads), requests)
     load = MaximumLoad(
         requests=requests,
         slots=slots,

@@ -105,9 +105,8 @@ def kernel(flop_ratio: float = 0.79) -> KernelEfficiency:
     return KernelEfficiency(
         gemm_flop_ratio=flop_ratio, gemm_hbm_ratio=0.87, gemm_launch_s=3.65e-6, attention_flop_ratio=0.66,
         attention_half_tokens=980.0, decode_attention_hbm_ratio=0.88, decode_attention_launch_s=12.7e-6,
-        moe_gemm_flop_ratio=0.43, moe_hbm_ratio=0.87, moe_launch_s=14.8e-6, weight_only_hbm_ratio=0.8, weight_only_flop_ratio=0.4,
-        weight_only_launch_s=15e-6, training_flop_ratio=0.87,
-        training_moe_flop_ratio=0.67,
+        moe_gemm_flop_ratio=0.43, moe_hbm_ratio=0.87, moe_launch_s=14.8e-6, weight_only_hbm_ratio=0.8,
+        weight_only_flop_ratio=0.4, weight_only_launch_s=15e-6, training_flop_ratio=0.87, training_moe_flop_ratio=0.67,
     )  # fmt: skip
 
 
