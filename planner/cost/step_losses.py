@@ -22,7 +22,7 @@ _HOST_TERMS = frozenset(("switch", "wake", "reload", "cpu_optimizer"))
 
 
 def with_step_losses(costs: WorkerCosts, site: Site, num_sequences: float) -> WorkerCosts:
-    """`costs` with every stage's terms scaled, and the controller's own seconds in the actor update.
+    """`costs` with the terms of stages and sync scaled, and the controller's own seconds in the actor update.
 
     `num_sequences` are the responses of one iteration, which the controller scores, batches and logs.
     """
@@ -33,7 +33,15 @@ def with_step_losses(costs: WorkerCosts, site: Site, num_sequences: float) -> Wo
     stages = tuple(
         replace(stage, time_terms=_scaled(stage, ratio, swap_ratio, losses, num_sequences)) for stage in costs.stages
     )
-    return replace(costs, stages=stages)
+    return replace(
+        costs,
+        stages=stages,
+        sync_terms_colocated=_times(costs.sync_terms_colocated, losses.sync_ratio),
+    )
+
+
+def _times(terms: Terms | None, ratio: float) -> Terms | None:
+    return None if terms is None else {name: seconds * ratio for name, seconds in terms.items()}
 
 
 def _ratio(costs: WorkerCosts, losses: StepLosses) -> float:

@@ -71,6 +71,9 @@ class StepLosses:
     """Updates and log-probs of dense models over a benchmark with as many tokens: ragged packing, extra kernels."""
     moe_training_ratio: float = 1.0
     """The same for models with routed experts: small, unevenly filled expert batches."""
+    sync_ratio: float = 1.0
+    """Weight sync between workers on the same GPUs over an isolated refit: waking and mapping memory of engines,
+    freeing that of trainers, packing buckets."""
     swap_bytes_per_s: float = math.inf
     """Most that one process reaches between GPU and host RAM when a framework moves states tensor by tensor
     through pageable memory, whatever the link allows."""

@@ -171,6 +171,7 @@ def _step_losses(fields: Fields) -> StepLosses:
         rollout_ratio=entry("rollout_ratio").number("value", limit=10),
         training_ratio=entry("training_ratio").number("value", limit=10),
         moe_training_ratio=entry("moe_training_ratio").number("value", limit=10),
+        sync_ratio=entry("sync_ratio").number("value", limit=10),
         swap_bytes_per_s=entry("swap").quantity("value", Dimension.BANDWIDTH),
         sequence_s=entry("sequence").quantity("value", Dimension.TIME),
         step_s=entry("step").quantity("value", Dimension.TIME),

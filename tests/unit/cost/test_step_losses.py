@@ -57,6 +57,16 @@ def test_pageable_copies_limit_a_swap_only_where_the_link_is_faster() -> None:
     assert time_term(lost(costs, replace(NEUTRAL, swap_bytes_per_s=1e13)), "reload") == pytest.approx(free)
 
 
+def test_a_sync_loses_time_only_where_memory_changes_hands() -> None:
+    costs = price(strategy())
+    slow = lost(costs, replace(NEUTRAL, sync_ratio=2.0))
+    assert costs.sync_terms_colocated is not None
+    assert slow.sync_terms_colocated is not None
+    for name, seconds in costs.sync_terms_colocated.items():
+        assert slow.sync_terms_colocated[name] == pytest.approx(2.0 * seconds)
+    assert slow.sync_terms_disaggregated == costs.sync_terms_disaggregated
+
+
 def test_the_controller_is_paid_once_per_iteration() -> None:
     costs = price(strategy())
     busy = lost(costs, replace(NEUTRAL, step_s=4.0, sequence_s=1e-3), sequences=2000.0)

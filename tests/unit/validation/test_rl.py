@@ -151,7 +151,7 @@ def test_asynchronous_steps_hide_one_pool_behind_the_other() -> None:
         ({"gpu": "tpu-v99", "system": ""}, RowError, "not known"),
         ({"model": "no/such-model"}, RowError, "not known"),
         ({"algorithm": "alphazero"}, ExcludedError, "not modelled"),
-        ({"gen_tp": "0"}, RowError, "at least 1"),
+        ({"gen_tp": "0"}, RowError, "gen_tp"),
         ({"gen_tp": "7"}, ExcludedError, "does not divide"),
         ({"train_pp": "9"}, ExcludedError, "do not divide"),
         ({"prompts_per_step": ""}, ExcludedError, "batch size not published"),
