@@ -107,7 +107,7 @@ them."""
 
 
 HBM_SHARES = (("h200", 0.955), ("h20", 0.955))
-"""HBM ratios of some GPUs over those of their architecture: isolated kernels on H200 reach 0.95-0.96 of H100's shares."""
+"""HBM ratios of some GPUs over their architecture's: isolated kernels on H200 reach 0.95-0.96 of H100's shares."""
 
 
 def parameters() -> tuple[Parameter, ...]:

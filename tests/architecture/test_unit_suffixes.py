@@ -15,6 +15,7 @@ SUFFIXES = (
 )  # fmt: skip
 NAMED_OTHERWISE = {
     "cv": "a ratio by definition",
+    "expert_popularity_variance": "a squared ratio",
     "kl_coefficient": "dimensionless",
     "default_kl_coefficient": "dimensionless",
     "num_sequences": "a count",
