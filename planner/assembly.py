@@ -18,7 +18,7 @@ from planner.domain.stages import Stage, StageKind, StageName, Worker, WorkerNam
 from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
 from planner.errors import InvalidInputError
 from planner.search.orders import OrderBook
-from planner.search.pricing import PricingInputs, price_table, site_of
+from planner.search.pricing import PricingInputs, cross_pool_sync, price_table, site_of
 from planner.search.schedule import evaluate, makespan_s
 from planner.search.structures import PoolGroups, Structure
 
@@ -230,7 +230,10 @@ def _weight_sync(
     parts, memory = [], []
     for item in (trainer, engine):
         cost = costs[item.worker.name]
-        parts.append(_named(cost.sync_terms_colocated if is_colocated else cost.sync_terms_disaggregated))
+        apart = cost.sync_terms_disaggregated
+        if trainer.group.pool != engine.group.pool:
+            apart = cross_pool_sync(item.worker, item.pool, one_row(item.strategy), inputs) or apart
+        parts.append(_named(cost.sync_terms_colocated if is_colocated else apart))
         memory.append(_named(cost.sync_memory_terms))
     usable = site_of(engine.pool, inputs).usable_bytes
     sharing = (trainer, engine) if is_colocated else (engine,)

@@ -98,7 +98,7 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
     """
     assert request.cluster is not None
     start = time.perf_counter()
-    inputs = _inputs(request.workload, None)
+    inputs = _inputs(request.workload, request.cluster, None)
     groups = {(item.pool, item.first_gpu, item.num_gpus) for item in strategies}
     ids = {key: f"{key[0]}/{index}" for index, key in enumerate(sorted(groups))}
     placed = []
@@ -158,7 +158,7 @@ class Outcome:
 def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
     """Enumerate, price, prune and solve on one cluster."""
     start = time.perf_counter()
-    inputs = _inputs(request.workload, rules)
+    inputs = _inputs(request.workload, cluster, rules)
     priced = tuple(price_worker(worker, pool, inputs) for worker in inputs.graph.workers for pool in cluster.pools)
     problem = _problem(priced, inputs, cluster)
     priced_s = time.perf_counter() - start
@@ -208,8 +208,9 @@ def structure_problem(rules: FrameworkRules, workload: Workload, structure: Stru
     return placement_problem(rules, groups, present) or sharing_problem(rules, workload, groups)
 
 
-def _inputs(workload: Workload, rules: FrameworkRules | None) -> PricingInputs:
+def _inputs(workload: Workload, cluster: Cluster, rules: FrameworkRules | None) -> PricingInputs:
     return PricingInputs(
+        cross_pool_bytes_per_s=cluster.cross_pool_bytes_per_s,
         workload=workload,
         graph=build_graph(workload),
         overheads=load_overheads(),

@@ -216,5 +216,14 @@ class Cluster:
     def num_gpus(self) -> int:
         return sum(pool.num_gpus for pool in self.pools)
 
+    @property
+    def cross_pool_bytes_per_s(self) -> float | None:
+        """What one GPU can send to another pool at the least: the slowest NIC, or the link if slower; None for one
+        pool."""
+        if len(self.pools) == 1:
+            return None
+        slowest = min(pool.node.nic_bytes_per_s for pool in self.pools)
+        return min(slowest, self.inter_pool_bytes_per_s or slowest)
+
     def pool(self, name: str) -> Pool:
         return next(pool for pool in self.pools if pool.name == name)

@@ -27,6 +27,19 @@ class Sync(IntEnum):
     NONE = 0
     COLOCATED = 1
     DISAGGREGATED = 2
+    CROSS_POOL = 3
+
+
+def sync_share_s(table: OptionTable, sync: Sync) -> FloatArray:
+    """Seconds that each option adds to the weight sync, shape (num_options,)."""
+    if sync is Sync.NONE:
+        return np.zeros(len(table))
+    by_kind = {
+        Sync.COLOCATED: table.sync_colocated_s,
+        Sync.DISAGGREGATED: table.sync_disaggregated_s,
+        Sync.CROSS_POOL: table.sync_cross_pool_s,
+    }
+    return by_kind[sync]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +104,7 @@ class Tables:
         key = (worker, pool, sync)
         if key not in self._subset:
             table = self.table[worker, pool]
-            share = np.zeros(len(table))
-            if self.syncs[worker] and sync is Sync.COLOCATED:
-                share = table.sync_colocated_s
-            elif self.syncs[worker] and sync is Sync.DISAGGREGATED:
-                share = table.sync_disaggregated_s
+            share = sync_share_s(table, sync) if self.syncs[worker] else np.zeros(len(table))
             by_stage = {stage: table.stage_time_s[i] for i, stage in enumerate(table.stages)}
             parts = [by_stage[stage] for stage in self.components[worker]] + [share]
             sums = np.zeros((1 << len(parts), len(table)))
@@ -228,6 +237,8 @@ class UnitBuilder:
         pair = [name for name, takes_part in zip(self._tables.workers, self._tables.syncs, strict=True) if takes_part]
         if len(pair) == 2 and structure.overlap(*pair):
             return Sync.COLOCATED
+        if len(pair) == 2 and structure.pool_of(pair[0]) != structure.pool_of(pair[1]):
+            return Sync.CROSS_POOL
         return Sync.DISAGGREGATED
 
     def _path_masks(self, order: Order) -> tuple[IntArray, FloatArray]:

@@ -39,8 +39,12 @@ class OptionCounts:
     min_host_bytes: float
 
 
-def build_options(costs: WorkerCosts, pool: SearchPool, *, first_row: int = 0) -> tuple[OptionTable, OptionCounts]:
+def build_options(
+    costs: WorkerCosts, pool: SearchPool, *, first_row: int = 0, cross_pool_sync: Terms | None = None
+) -> tuple[OptionTable, OptionCounts]:
     """The legal candidates that fit alone on their GPUs; `row` counts from `first_row`.
+
+    `cross_pool_sync` are the sync terms over the link between pools; None: as within the pool.
 
     Nothing is pruned here.
     """
@@ -70,6 +74,7 @@ def build_options(costs: WorkerCosts, pool: SearchPool, *, first_row: int = 0) -
         stage_time_s=times[:, keep],
         sync_colocated_s=summed(costs.sync_terms_colocated)[keep],
         sync_disaggregated_s=summed(costs.sync_terms_disaggregated)[keep],
+        sync_cross_pool_s=summed(cross_pool_sync or costs.sync_terms_disaggregated)[keep],
         active_bytes=active[keep],
         sync_bytes=sync[keep],
         idle_bytes=summed(costs.idle_terms)[keep],
@@ -98,6 +103,7 @@ def merge(tables: Sequence[OptionTable]) -> OptionTable:
         stage_time_s=np.concatenate([t.stage_time_s for t in tables], axis=1),
         sync_colocated_s=np.concatenate([t.sync_colocated_s for t in tables]),
         sync_disaggregated_s=np.concatenate([t.sync_disaggregated_s for t in tables]),
+        sync_cross_pool_s=np.concatenate([t.sync_cross_pool_s for t in tables]),
         active_bytes=np.concatenate([t.active_bytes for t in tables]),
         sync_bytes=np.concatenate([t.sync_bytes for t in tables]),
         idle_bytes=np.concatenate([t.idle_bytes for t in tables]),
@@ -116,6 +122,7 @@ def take(table: OptionTable, rows: IntArray | BoolArray) -> OptionTable:
         stage_time_s=table.stage_time_s[:, rows],
         sync_colocated_s=table.sync_colocated_s[rows],
         sync_disaggregated_s=table.sync_disaggregated_s[rows],
+        sync_cross_pool_s=table.sync_cross_pool_s[rows],
         active_bytes=table.active_bytes[rows],
         sync_bytes=table.sync_bytes[rows],
         idle_bytes=table.idle_bytes[rows],
@@ -134,6 +141,7 @@ def prune(table: OptionTable, *, across_sizes: bool = True) -> OptionTable:
             table.stage_time_s,
             table.sync_colocated_s,
             table.sync_disaggregated_s,
+            table.sync_cross_pool_s,
             table.active_bytes,
             table.sync_bytes,
             table.idle_bytes,

@@ -9,6 +9,7 @@ import numpy as np
 from planner.cost.generation import price_engine
 from planner.cost.jobs import engine_job, trainer_job
 from planner.cost.step_losses import with_step_losses
+from planner.cost.terms import Terms
 from planner.cost.training import price_trainer
 from planner.cost.worker import Site, WorkerCosts
 from planner.domain.framework import (
@@ -40,6 +41,8 @@ class PricingInputs:
     graph: StageGraph
     overheads: Overheads
     rules: FrameworkRules | None
+    cross_pool_bytes_per_s: float | None
+    """Slowest link between pools per GPU, NICs included; None for a single pool."""
     across_sizes: bool
     """Prune across group sizes (not when co-located workers must have equal sizes)."""
 
@@ -68,6 +71,16 @@ class PricedWorker:
 
 def site_of(pool: Pool, inputs: PricingInputs) -> Site:
     return Site(node=pool.node, overheads=inputs.overheads, memory_margin_ratio=inputs.workload.memory_margin_ratio)
+
+
+def cross_pool_sync(worker: Worker, pool: Pool, table: StrategyTable, inputs: PricingInputs) -> Terms | None:
+    """Sync terms towards another pool; None when that link is no slower than the pool's own NICs."""
+    link = inputs.cross_pool_bytes_per_s
+    takes_part = worker.name in (WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE)
+    if link is None or link >= pool.node.nic_bytes_per_s or not takes_part:
+        return None
+    site = site_of(replace(pool, node=replace(pool.node, nic_bytes_per_s=link)), inputs)
+    return price_table(worker, table, site, inputs).sync_terms_disaggregated
 
 
 def search_pool(pool: Pool, inputs: PricingInputs) -> SearchPool:
@@ -102,8 +115,10 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWor
     tables: list[OptionTable] = []
     counts: list[OptionCounts] = []
     for rows in chunks(len(candidates)):
-        costs = price_table(worker, candidates.take(rows), site, inputs)
-        options, count = build_options(costs, limits, first_row=rows.start)
+        chunk = candidates.take(rows)
+        costs = price_table(worker, chunk, site, inputs)
+        across = cross_pool_sync(worker, pool, chunk, inputs)
+        options, count = build_options(costs, limits, first_row=rows.start, cross_pool_sync=across)
         tables.append(_prune(options, candidates, worker, inputs))
         counts.append(count)
     if not tables:
@@ -137,6 +152,7 @@ def _without_options(worker: Worker, pool: Pool, candidates: StrategyTable, reas
     options = OptionTable(
         worker=worker.name, pool=pool.name, stages=worker.stages, num_gpus=rows,
         stage_time_s=np.zeros((len(worker.stages), 0)), sync_colocated_s=none, sync_disaggregated_s=none,
+        sync_cross_pool_s=none,
         active_bytes=none, sync_bytes=none, idle_bytes=none, host_bytes=none, row=rows,
     )  # fmt: skip
     return PricedWorker(
@@ -151,7 +167,8 @@ def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
     if not len(candidates):
         return item
     costs = price_table(item.worker, candidates, site_of(item.pool, inputs), inputs)
-    options, _ = build_options(costs, search_pool(item.pool, inputs))
+    across = cross_pool_sync(item.worker, item.pool, candidates, inputs)
+    options, _ = build_options(costs, search_pool(item.pool, inputs), cross_pool_sync=across)
     return replace(item, candidates=candidates, options=options)
 
 

@@ -62,6 +62,8 @@ class OptionTable:
     stage_time_s: FloatArray
     sync_colocated_s: FloatArray
     sync_disaggregated_s: FloatArray
+    sync_cross_pool_s: FloatArray
+    """As disaggregated, when trainer and engine sit on different pools: over the slower of their links."""
     active_bytes: FloatArray
     """Peak over the worker's stages."""
     sync_bytes: FloatArray

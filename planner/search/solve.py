@@ -12,7 +12,7 @@ from planner.domain.plan import Objective, ScheduledStage, Status
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import IntArray
 from planner.search import schedule
-from planner.search.bounds import Sync, Tables
+from planner.search.bounds import Tables, sync_share_s
 from planner.search.capacity import NEVER, CapacitySearch, Goal, Key
 from planner.search.minimise import Clock, Found, Progress, TimeSearch, UnitSpace
 from planner.search.polish import polish
@@ -390,9 +390,7 @@ def _schedule(
         table = search.tables.table[w, context.pool]
         for stage, seconds in zip(table.stages, table.stage_time_s[:, row], strict=True):
             duration_s[stage] = float(seconds)
-        if context.sync is not Sync.NONE:
-            shares = table.sync_colocated_s if context.sync is Sync.COLOCATED else table.sync_disaggregated_s
-            sync_s += float(shares[row])
+        sync_s += float(sync_share_s(table, context.sync)[row])
     for item in problem.graph.stages:
         workers = [name for name in problem.graph.workers_of(item.name) if name in group_of]
         places[item.name] = tuple(sorted({group_of[name] for name in workers}))

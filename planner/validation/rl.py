@@ -115,7 +115,12 @@ def price_run(run: Run, overheads: Overheads, conditions: Conditions) -> StepTim
 
 def _inputs(workload: Workload, overheads: Overheads) -> PricingInputs:
     return PricingInputs(
-        workload=workload, graph=build_graph(workload), overheads=overheads, rules=None, across_sizes=True
+        workload=workload,
+        graph=build_graph(workload),
+        overheads=overheads,
+        rules=None,
+        cross_pool_bytes_per_s=None,
+        across_sizes=True,
     )
 
 

@@ -33,6 +33,9 @@ _PPO = {
     WorkerName.REWARD_MODEL: (StageName.REWARD,),
 }
 
+CROSS_POOL_FACTOR = 3.0
+"""Syncs between pools take so much longer than within one."""
+
 
 def graph_of(
     workers: tuple[WorkerName, ...], *, host_reward: bool, edge_rng: random.Random | None = None
@@ -138,6 +141,7 @@ def _random_table(rng: random.Random, worker: WorkerName, pool: SearchPool, num_
         stage_time_s=np.array(columns[1], dtype=np.float64).T.copy(),
         sync_colocated_s=np.array(columns[2], dtype=np.float64),
         sync_disaggregated_s=np.array(columns[3], dtype=np.float64),
+        sync_cross_pool_s=np.array(columns[3], dtype=np.float64) * CROSS_POOL_FACTOR,
         active_bytes=np.array(columns[4], dtype=np.float64),
         sync_bytes=np.array(columns[5], dtype=np.float64),
         idle_bytes=np.array(columns[6], dtype=np.float64),
@@ -227,6 +231,13 @@ def _memory_fits(problem, placement, picked):  # type: ignore[no-untyped-def]
     return True
 
 
+def _sync_share(table, engine, trainer):  # type: ignore[no-untyped-def]
+    """A worker's share of the sync: on shared GPUs, within a pool, or between pools."""
+    if _meet(engine, trainer):
+        return table.sync_colocated_s
+    return table.sync_disaggregated_s if engine[0] == trainer[0] else table.sync_cross_pool_s
+
+
 def _best_makespan(problem, placement, picked):  # type: ignore[no-untyped-def]
     """Shortest iteration over all sequences of stages that respect the edges; each starts as early as it can."""
     graph = problem.graph
@@ -237,10 +248,7 @@ def _best_makespan(problem, placement, picked):  # type: ignore[no-untyped-def]
         users = graph.workers_of(stage.name)
         places[stage.name] = [placement[w] for w in users]
         if stage.name is StageName.WEIGHT_SYNC:
-            duration[stage.name] = sum(
-                float((t.sync_colocated_s if _meet(engine, trainer) else t.sync_disaggregated_s)[r])
-                for t, r in (picked[w] for w in users)
-            )
+            duration[stage.name] = sum(float(_sync_share(t, engine, trainer)[r]) for t, r in (picked[w] for w in users))
         elif users:
             table, row = picked[users[0]]
             duration[stage.name] = float(table.stage_time_s[table.stages.index(stage.name), row])

@@ -128,8 +128,8 @@ def test_enumeration_cpsat_and_ilp_agree_on_every_structure(chunk: int) -> None:
             reduced = without_dominated(leaf)
             assert enumerate_leaf(reduced, 10**9).time_s == expected.time_s
             integers = discretise(reduced)
-            first = cpsat.solve_leaf(integers, time_limit_s=10.0, seed=0)
-            second = ilp.solve_leaf(integers, time_limit_s=10.0, seed=0)
+            first = cpsat.solve_leaf(integers, time_limit_s=300.0, seed=0)
+            second = ilp.solve_leaf(integers, time_limit_s=300.0, seed=0)
             assert first.is_complete and second.is_complete
             if expected.rows is None:
                 assert first.choice is None and second.choice is None
