@@ -1,24 +1,26 @@
 """The command line: parse, run a command of `planner.cli_commands`, map errors to exit codes.
 
-Only the command that was asked for is registered, and typer itself is imported late: the time of a short command is
-the time of its imports, and an interrupt during them must be as quiet as a later one.
+Only the command that was asked for is registered, and everything but `os` and `sys` is imported late: the time of a
+short command is the time of its imports, and an interrupt during them must be as quiet as a later one.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import traceback
-from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING
 
-from planner.errors import InvalidInputError, RlplanError, nearest
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import TextIO
+
     import typer
 
+    from planner.errors import InvalidInputError
+
 DEBUG_VARIABLE = "RLPLAN_DEBUG"
+EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
 PROGRAM = "rlplan"
 SHOWN_LENGTH = 200
@@ -27,17 +29,35 @@ SHOWN_LENGTH = 200
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; deliberate errors are printed, others are raised."""
     try:
-        code = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()
-    except RlplanError as error:
-        return _fail(str(error), error.exit_code)
+        from planner.errors import RlplanError
+
+        try:
+            code = _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+            sys.stdout.flush()
+        except RlplanError as error:
+            return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`); the interpreter must not complain while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone (`| head`).
+        _drop_output()
         return 0
+    except OSError as error:
+        # Files have messages of their own; what is left is mostly an output that takes no more (a full disk).
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else "output: "
+        return _fail(f"{where}cannot be read or written: {error.strerror or error}", EXIT_INPUT)
     return code
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere: the interpreter must not fail again on it while it exits."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        # No file behind it (captured output, or a stream that was closed).
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -62,6 +82,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _invalid_arguments(error: Exception, program: str) -> InvalidInputError:
     """An error of the parser in our words, with the nearest option for one that does not exist."""
+    from planner.errors import InvalidInputError, nearest
+
     see = f"see {program} --help"
     context: typer.Context | None = getattr(error, "ctx", None)
     if context is not None and type(error).__name__ == "NoSuchOption":
@@ -75,25 +97,74 @@ def _invalid_arguments(error: Exception, program: str) -> InvalidInputError:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    from planner.errors import printable
+
+    _complain(f"error: {printable(message)}")
     return code
 
 
+def _complain(message: str) -> None:
+    """A line on stderr; where that cannot be written either, the exit code has to say it."""
+    try:
+        print(message, file=sys.stderr)
+    except OSError:
+        return
+
+
 def _report_internal_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return
     if os.environ.get(DEBUG_VARIABLE):
+        import traceback
+
         traceback.print_exception(kind, error, trace)
         return
+    from planner.errors import printable
+
     first_line = (str(error).splitlines() or [""])[0]
     hint = f"this is a fault in rlplan; {DEBUG_VARIABLE}=1 shows where"
-    print(f"error: internal: {kind.__name__}: {first_line[:300]} ({hint})", file=sys.stderr)
+    _complain(f"error: internal: {kind.__name__}: {printable(first_line[:300])} ({hint})")
+
+
+def _open_streams() -> None:
+    """Streams that the caller closed: errors go nowhere, and output is an error only when there is some."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # Reserves the number: a file that is opened later must not take the place of a stream.
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the life of the process
+    if sys.stdout is None:
+        sys.stdout = _closed_stream()
+
+
+def _closed_stream() -> TextIO:
+    import errno
+    import io
+
+    class Closed(io.TextIOBase):
+        """Standard output that was closed by the caller."""
+
+        def write(self, text: str) -> int:
+            raise OSError(errno.EBADF, "it was closed")
+
+    return Closed()  # type: ignore[return-value]
 
 
 def main() -> None:
     """Entry point of the `rlplan` command."""
     # Uncaught errors end the process with status 1 after this hook has put them into one line.
     sys.excepthook = _report_internal_error
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A terminal that cannot show a character must not turn an answer into an error.
             stream.reconfigure(errors="replace")
-    sys.exit(run())
+    code = run()
+    import signal
+
+    # The work is done: an interrupt while the interpreter shuts down has nothing to say any more.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)

@@ -16,7 +16,7 @@ import typer
 
 from planner import __version__
 from planner import cli_options as opt
-from planner.errors import DifferenceError, InfeasibleError, InvalidInputError, NoPlanFoundError, nearest
+from planner.errors import DifferenceError, InfeasibleError, InvalidInputError, NoPlanFoundError, nearest, printable
 from planner.files.spec import WorkloadSpec, override
 
 if TYPE_CHECKING:
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from planner.domain.plan import Plan
 
 PROGRESS_AFTER_S = 1.0
-HELP_WIDTH = 100
+DEFAULT_WIDTH = 100
+MIN_WIDTH = 60
 WORST_ROWS = 5
 SUMMARY = "Proven placement and parallelism plans for RL post-training of language models."
 # The backspace keeps the help formatter from filling the lines as one paragraph.
 EXAMPLES = """\b
-rlplan plan qwen3-32b --gpus 32xh100   a first plan; everything else has a printed default
-rlplan COMMAND --help                  the options of a command
+rlplan plan qwen3-32b --gpus 32xh100   a first plan
+rlplan COMMAND --help                  its options
 """
 WORKLOAD_SUFFIXES = (".yaml", ".yml")
 
@@ -80,7 +81,7 @@ def plan(
     if describe_space:
         from planner.search.space import describe
 
-        print(describe())
+        print(_wrapped(describe()))
         return
     _check_output(output)
     file = model if model is not None and model.lower().endswith(WORKLOAD_SUFFIXES) else None
@@ -181,7 +182,7 @@ def export(file: opt.PlanFile, to: opt.Target, directory: opt.Directory) -> None
     from planner.files.plan import read_plan
 
     for path in export_plan(read_plan(file), directory):
-        print(path)
+        print(printable(str(path)))
 
 
 def models(name: opt.Name = None) -> None:
@@ -240,27 +241,26 @@ def validate(
 
         write_atomic(write_residuals, residuals_text(residual_file(evaluations)).encode())
         print(f"saved {write_residuals}", file=sys.stderr)
-    from planner.validation.targets import held_out_errors, outcomes
+    from planner.validation.targets import held_out_errors
 
-    # Targets are for all rows of a table; held-out errors are those of the shipped rows.
-    is_part = bool(request.gpu or request.model)
-    reached = () if is_part else outcomes(evaluations, held_out_errors() if data is None else ())
+    # They are those of all shipped rows.
+    held_out = held_out_errors() if not (data or gpu or model) else ()
     if write_docs is not None:
         from planner.report.accuracy_docs import write_accuracy
 
-        for path in write_accuracy(evaluations, reached, write_docs):
+        for path in write_accuracy(evaluations, held_out, write_docs):
             print(f"saved {path}", file=sys.stderr)
     if as_json:
         import json
 
         from planner.report.accuracy_json import accuracy_document
 
-        document = accuracy_document(evaluations, reached, num_worst=num_worst, with_anchors=not no_anchors)
+        document = accuracy_document(evaluations, held_out, num_worst=num_worst, with_anchors=not no_anchors)
         print(json.dumps(document, indent=1, ensure_ascii=False))
         return
     from planner.report.accuracy import accuracy_report
 
-    _print_table(accuracy_report(evaluations, reached, num_worst=num_worst, with_anchors=not no_anchors))
+    _print_table(accuracy_report(evaluations, held_out, num_worst=num_worst, with_anchors=not no_anchors))
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -294,7 +294,7 @@ def build_app(name: str) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         invoke_without_command=True,
-        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": HELP_WIDTH},
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": min(DEFAULT_WIDTH, _width())},
         help=SUMMARY,
         epilog=EXAMPLES,
     )
@@ -333,12 +333,10 @@ def _read_workload(file: Path) -> WorkloadSpec:
 
 def _check_output(output: Path | None) -> None:
     """A place that cannot be written should be known before a search, not after it."""
-    if output is None:
-        return
-    if output.is_dir():
-        raise InvalidInputError("is a directory", where=f"--output {output}", accepted="a file name")
-    if not output.parent.is_dir():
-        raise InvalidInputError(f"directory {str(output.parent)!r} does not exist", where=f"--output {output}")
+    if output is not None:
+        from planner.files.atomic import writable_target
+
+        writable_target(output, where=f"--output {output}")
 
 
 def _deliver(made: Plan, output: Path | None, *, as_json: bool) -> None:
@@ -352,7 +350,7 @@ def _deliver(made: Plan, output: Path | None, *, as_json: bool) -> None:
         write_plan(made, output)
     _print_plan(made, as_json=as_json)
     if output is not None:
-        print(f"saved {output}", file=sys.stderr)
+        print(f"saved {printable(str(output))}", file=sys.stderr)
     if made.status is Status.INFEASIBLE:
         # Only a fixed configuration is shown although it cannot run: the report says how it fails.
         from planner.report.words import misfits
@@ -368,13 +366,36 @@ def _print_plan(made: Plan, *, as_json: bool) -> None:
         return
     from planner.report.terminal import print_plan
 
-    print_plan(made, sys.stdout)
+    print_plan(made, sys.stdout, width=_width())
 
 
 def _print_table(renderable: RenderableType) -> None:
     from planner.report.terminal import print_renderable
 
-    print_renderable(renderable, sys.stdout)
+    print_renderable(renderable, sys.stdout, width=_width())
+
+
+def _width() -> int:
+    """Columns for text: those of the terminal up to DEFAULT_WIDTH, or what COLUMNS says."""
+    import shutil
+
+    columns = shutil.get_terminal_size(fallback=(DEFAULT_WIDTH, 24)).columns
+    if sys.stdout.isatty():
+        columns = min(columns, DEFAULT_WIDTH)
+    return max(MIN_WIDTH, columns)
+
+
+def _wrapped(text: str) -> str:
+    """Lines of `text` broken at the width; what continues a line starts under its second column, if it has one."""
+    import re
+    import textwrap
+
+    lines: list[str] = []
+    for line in text.splitlines():
+        lead = re.match(r" *(\S.*? {2,})?", line)
+        indent = " " * (lead.end() if lead is not None else 0)
+        lines += textwrap.wrap(line, _width(), subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return "\n".join(lines)
 
 
 @contextmanager

@@ -60,8 +60,20 @@ def _number(field: str, help: str) -> OptionInfo:
     return _option(PLACES[field][0], metavar="X", help=help, convert=float, kind="a number")
 
 
-def _output(metavar: str, help: str) -> OptionInfo:
-    return _option("-o", "--output", metavar=metavar, help=help, convert=Path)
+def _file_path(text: str) -> Path:
+    if not text.strip() or text.endswith(("/", "/.")):
+        raise ValueError
+    return Path(text)
+
+
+def _directory_path(text: str) -> Path:
+    if not text.strip():
+        raise ValueError
+    return Path(text)
+
+
+def _output(metavar: str, help: str, convert: Callable[[str], Path], kind: str) -> OptionInfo:
+    return _option("-o", "--output", metavar=metavar, help=help, convert=convert, kind=kind)
 
 
 # ---------------------------------------------------------------------------------------------- workload
@@ -153,8 +165,8 @@ PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a saved plan (JS
 Before = Annotated[Path, typer.Argument(metavar="A", help="a saved plan")]
 After = Annotated[Path, typer.Argument(metavar="B", help="another saved plan")]
 Name = Annotated[str | None, typer.Argument(metavar="NAME", parser=str, help="show one entry in full")]
-Output = Annotated[Path | None, _output("FILE", "save the plan as JSON")]
-Directory = Annotated[Path, _output("DIRECTORY", "where the files go")]
+Output = Annotated[Path | None, _output("FILE", "save the plan as JSON", _file_path, "a file name")]
+Directory = Annotated[Path, _output("DIRECTORY", "where the files go", _directory_path, "a directory")]
 Target = Annotated[str, _option("--to", metavar="FRAMEWORK", help=", ".join(EXPORTS))]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for programs instead of text")]
 DescribeSpace = Annotated[bool, typer.Option("--describe-space", help="print what is searched, and exit")]

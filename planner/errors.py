@@ -60,3 +60,14 @@ def nearest(value: str, known: Iterable[str], *, limit: int = 3) -> str:
     lowered = {name.lower(): name for name in names}
     matches = difflib.get_close_matches(value.lower(), list(lowered), n=limit, cutoff=0.5)
     return " or ".join(f"'{lowered[match]}'" for match in matches)
+
+
+def printable(text: str) -> str:
+    """`text` with everything that a terminal could act on as escapes (`'\\x1b[31m'`); line feeds stay.
+
+    >>> printable("a\\x1bb")
+    'a\\\\x1bb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +31,7 @@ from planner.domain.plan import (
 from planner.domain.strategy import Strategy, TrainerStrategy
 from planner.errors import InvalidInputError
 from planner.files.atomic import read_limited, write_atomic
+from planner.files.problems import raise_all
 
 if TYPE_CHECKING:
     from planner.files.plan_file import PlanFile
@@ -37,7 +39,12 @@ if TYPE_CHECKING:
 FORMAT_VERSION = "1.0"
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 24
+MAX_SHOWN = 12
+MAX_NUMBER = 1e30
+"""Beyond every size, rate or time that a plan holds."""
 BAND_REASON = "nothing of the kind was measured"
+
+_CONTROLS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
@@ -73,7 +80,7 @@ def plan_document(plan: Plan) -> dict[str, Json]:
     }
     canonical = _canonical(document)
     assert isinstance(canonical, dict)
-    canonical["digests"] = _digests(canonical)
+    canonical["digests"] = digests(canonical)
     return canonical
 
 
@@ -114,10 +121,13 @@ def parse_plan(text: str, *, where: str) -> Plan:
 
     file = validate(text, where=where)
     _check_digests(document, where)
-    try:
-        return _to_plan(file)
-    except (ValueError, StopIteration, KeyError) as error:
-        raise InvalidInputError(f"is not a consistent plan: {error}", where=where) from None
+    return _consistent(file, document, where)
+
+
+def gpu_hours(plan: Plan) -> float:
+    """GPU-hours per iteration of the whole nodes used."""
+    nodes = plan.num_nodes_used
+    return plan.time_s * sum(plan.cluster.pool(name).node.gpus_per_node * n for name, n in nodes.items()) / 3600.0
 
 
 def encode(value: object) -> Json:
@@ -137,13 +147,12 @@ def encode(value: object) -> Json:
 
 
 def _iteration(plan: Plan) -> dict[str, Json]:
-    gpu_hours = plan.time_s * plan.cluster.num_gpus / 3600.0
     return {
         "time_s": plan.time_s,
         "time_band_s": _time_band(plan),
         "time_band_reason": BAND_REASON if plan.time_band is None else plan.time_band.basis,
         "usd": plan.usd,
-        "gpu_hours": gpu_hours,
+        "gpu_hours": gpu_hours(plan),
         "tokens_per_s_per_gpu": plan.tokens_per_s_per_gpu,
         "staleness": 0,
     }
@@ -255,12 +264,15 @@ def _dump(value: Json, indent: str = "") -> str:
 
 
 def _scalar(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    # Control characters that JSON allows as they are, and a terminal may obey.
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 # ---------------------------------------------------------------------------------------------- digests
 
 _NOT_DIGESTED = ("digests", "run")
+_NOT_DERIVED = frozenset({"digests", "run", "format_version", "rlplan_version"})
 
 
 def _digest(value: Json) -> str:
@@ -272,8 +284,8 @@ def _plan_digest(document: dict[str, Json]) -> str:
     return _digest({key: value for key, value in document.items() if key not in _NOT_DIGESTED})
 
 
-def _digests(document: dict[str, Json]) -> dict[str, Json]:
-    """One digest over all, and one per section so that a message can name what was changed."""
+def digests(document: dict[str, Json]) -> dict[str, Json]:
+    """One digest over all of a canonical document, and one per section so that a message can name what was changed."""
     sections: dict[str, Json] = {
         key: _digest(value)[:16] for key, value in document.items() if key not in _NOT_DIGESTED
     }
@@ -284,7 +296,7 @@ def _check_digests(document: dict[str, Json], where: str) -> None:
     canonical = _canonical(document)
     assert isinstance(canonical, dict)
     stated = canonical.get("digests")
-    actual = _digests(canonical)
+    actual = digests(canonical)
     if stated == actual:
         return
     changed: list[str] = []
@@ -350,17 +362,53 @@ def _check_version(document: dict[str, Json], where: str) -> None:
 
 
 def _check_values(value: Json, where: str, path: str, depth: int) -> None:
-    """Refuses deep nesting and numbers that JSON allows but no plan holds (1e999)."""
+    """Refuses deep nesting and numbers that JSON allows but no plan holds (1e999, a hundred digits)."""
     if depth > MAX_DEPTH:
         raise InvalidInputError("is nested too deeply", where=f"{where}: {path[:80]}")
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidInputError("is not a finite number", where=f"{where}: {path}")
+    if isinstance(value, int | float) and abs(value) > MAX_NUMBER:
+        raise InvalidInputError("is too large a number", where=f"{where}: {path}")
     if isinstance(value, dict):
         for key, item in value.items():
             _check_values(item, where, f"{path}.{key}" if path else key, depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _check_values(item, where, f"{path}[{index}]", depth + 1)
+
+
+def _consistent(file: PlanFile, document: dict[str, Json], where: str) -> Plan:
+    """The plan of a file whose parts agree; raises InvalidInputError with everything that does not."""
+    from planner.files.plan_checks import input_problems, reference_problems, value_problems
+
+    # Each step relies on what the ones before it have found to be right.
+    _refuse(input_problems(file.inputs.workload, file.inputs.cluster), where)
+    _refuse(reference_problems(file), where)
+    plan = _to_plan(file)
+    _refuse(value_problems(plan), where)
+    _refuse(tuple(_contradictions("", document, plan_document(plan))), where)
+    return plan
+
+
+def _refuse(problems: tuple[str, ...], where: str) -> None:
+    hidden = len(problems) - MAX_SHOWN
+    shown = problems[:MAX_SHOWN] + ((f"and {hidden} more",) if hidden > 0 else ())
+    raise_all([f"{where}: {problem}" for problem in shown])
+
+
+def _contradictions(path: str, stated: Json, derived: Json) -> Iterator[str]:
+    """Where a file says other than what follows from the rest of it; keys that only one side has are left out."""
+    if isinstance(stated, dict) and isinstance(derived, dict):
+        for key in sorted(stated.keys() & derived.keys() - _NOT_DERIVED):
+            yield from _contradictions(f"{path}.{key}" if path else key, stated[key], derived[key])
+    elif isinstance(stated, list) and isinstance(derived, list) and len(stated) == len(derived):
+        for index, (first, second) in enumerate(zip(stated, derived, strict=True)):
+            yield from _contradictions(f"{path}[{index}]", first, second)
+    elif isinstance(stated, int | float) and isinstance(derived, int | float):
+        if not math.isclose(stated, derived, rel_tol=1e-9, abs_tol=1e-12):
+            yield f"{path}: {stated:g}, but {derived:g} follows from the rest of the plan"
+    elif stated != derived:
+        yield f"{path}: does not follow from the rest of the plan"
 
 
 def _to_plan(file: PlanFile) -> Plan:

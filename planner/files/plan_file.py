@@ -287,13 +287,6 @@ class PlanFile(_Part):
     digests: DigestsFile
     run: RunReport | None = Field(default=None, description="Only in --json output, never in a saved plan.")
 
-    @model_validator(mode="after")
-    def _references(self) -> PlanFile:
-        pools = {pool.name for pool in self.inputs.cluster.pools}
-        if unknown := {group.pool for group in self.device_groups} - pools:
-            raise ValueError(f"device_groups name pools that inputs.cluster lacks: {', '.join(sorted(unknown))}")
-        return self
-
 
 def validate(text: str, *, where: str) -> PlanFile:
     """The validated file; raises InvalidInputError with every problem and its place."""

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from planner.domain.plan import Plan
 from planner.files.plan import Json, plan_document
-from planner.report.words import percent
+from planner.report.words import one_line, percent
 from planner.units import format_bytes, format_seconds
 
 _IGNORED = frozenset(
@@ -53,7 +53,8 @@ def change_table(changes: tuple[Change, ...], *, before: str, after: str) -> Tab
     table.add_column(before, overflow="fold", max_width=_VALUE_WIDTH)
     table.add_column(after, overflow="fold", max_width=_VALUE_WIDTH)
     for change in changes:
-        table.add_row(Text(change.place), Text(change.before, style="red"), Text(change.after, style="green"))
+        shown = one_line(change)
+        table.add_row(Text(shown.place), Text(shown.before, style="red"), Text(shown.after, style="green"))
     return table
 
 

@@ -6,19 +6,24 @@ import io
 from collections.abc import Iterable
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from planner.domain.plan import HostRam, Placement, Plan, ScheduledStage, Status
 from planner.domain.stages import StageName, WorkerName
+from planner.errors import printable
+from planner.files.plan import gpu_hours
 from planner.report.words import (
     MISFIT,
     arrangement,
+    counted,
     is_fixed,
     largest,
     misfits,
+    one_line,
     percent,
     quantity,
     rests_on_defaults,
@@ -32,6 +37,8 @@ MIN_WIDTH = 60
 _BAR = 10
 _SHOWN_TERMS = 5
 _SHOWN_REASONS = 6
+ROUNDING_GAP_RATIO = 1e-5
+"""The search counts time in ticks; a gap below this is their rounding."""
 _STATUS_STYLE = {Status.OPTIMAL: "bold green", Status.FEASIBLE: "bold yellow"}
 _SHORT = {
     "reference log-prob": "ref",
@@ -43,21 +50,37 @@ _SHORT = {
 }
 
 
-def print_plan(plan: Plan, stream: TextIO) -> None:
-    """Writes the report; with colours only to a terminal, and never wider than MAX_WIDTH."""
-    print_renderable(render(plan, width=_width(stream)), stream)
+class _SafeConsole(Console):
+    """A console on which text is only text: no markup, and nothing that a terminal would act on."""
+
+    def __init__(self, stream: TextIO, width: int, *, has_colours: bool) -> None:
+        # The kind of terminal is found out by rich itself where there is one.
+        super().__init__(
+            file=stream, width=width, highlight=False, markup=False, emoji=False,
+            color_system="auto" if has_colours else None, force_terminal=None if has_colours else False,
+        )  # fmt: skip
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
 
 
-def print_renderable(renderable: RenderableType, stream: TextIO) -> None:
-    """Writes any renderable: to a terminal with colours, elsewhere as plain text of MAX_WIDTH."""
+def print_plan(plan: Plan, stream: TextIO, *, width: int = MAX_WIDTH) -> None:
+    """Writes the report; with colours only to a terminal, and never wider than `width` columns."""
+    width = max(MIN_WIDTH, width)
+    print_renderable(render(plan, width=width), stream, width=width)
+
+
+def print_renderable(renderable: RenderableType, stream: TextIO, *, width: int = MAX_WIDTH) -> None:
+    """Writes any renderable of `width` columns: to a terminal with colours, elsewhere as plain text."""
+    width = max(MIN_WIDTH, width)
     if stream.isatty():
-        Console(file=stream, highlight=False, width=_width(stream)).print(renderable)
+        _SafeConsole(stream, width, has_colours=True).print(renderable)
     else:
-        stream.write(plain(renderable))
-
-
-def _width(stream: TextIO) -> int:
-    return max(MIN_WIDTH, min(Console(file=stream).width, MAX_WIDTH)) if stream.isatty() else MAX_WIDTH
+        stream.write(plain(renderable, width=width))
 
 
 def plan_report(plan: Plan, *, width: int = MAX_WIDTH) -> str:
@@ -68,12 +91,13 @@ def plan_report(plan: Plan, *, width: int = MAX_WIDTH) -> str:
 def plain(renderable: RenderableType, *, width: int = MAX_WIDTH) -> str:
     """Any renderable as plain text without trailing spaces."""
     buffer = io.StringIO()
-    Console(file=buffer, width=width, color_system=None, highlight=False, force_terminal=False).print(renderable)
+    _SafeConsole(buffer, width, has_colours=False).print(renderable)
     return "".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines())
 
 
 def render(plan: Plan, *, width: int = MAX_WIDTH) -> Group:
     """The whole report."""
+    plan = one_line(plan)
     sections: list[RenderableType] = [_headline(plan)]
     sections += _section("Device groups", _device_groups(plan))
     sections += _section("Stages", _stages(plan))
@@ -113,7 +137,7 @@ def _headline(plan: Plan) -> Group:
         f"response up to {work.response.max_tokens:,} (mean {work.response.mean_tokens:,.0f}) tokens",
         style="dim",
     )
-    lines = [title, job, Text(), _answer(plan), *_time_band(plan), _proof(plan), *_limits(plan)]
+    lines = [title, job, Text(), _answer(plan), *_time_band(plan), _proof(plan), *_limits(plan), *_no_framework(plan)]
     lines += [Text(f"does not fit: {problem}", "bold red") for problem in misfits(plan)]
     if rests_on_defaults(plan):
         lines.append(
@@ -123,16 +147,28 @@ def _headline(plan: Plan) -> Group:
 
 
 def _answer(plan: Plan) -> Text:
-    gpu_hours = plan.time_s * plan.cluster.num_gpus / 3600.0
-    cost = f"{plan.usd:,.2f} USD" if plan.usd is not None else f"{gpu_hours:.2f} GPU-hours (no price known)"
     parts = [
         Text.assemble((format_seconds(plan.time_s), "bold"), " per iteration"),
         Text.assemble((f"{plan.tokens_per_s_per_gpu:,.0f}", "bold"), " tokens/s/GPU"),
-        Text.assemble((cost, "bold"), " per iteration"),
+        Text.assemble((_cost(plan), "bold"), " per iteration", _whole_cost(plan)),
     ]
     if plan.num_gpus != plan.cluster.num_gpus:
         parts.append(Text(f"{plan.num_gpus} of {plan.cluster.num_gpus} GPUs used"))
     return Text(" · ").join(parts)
+
+
+def _cost(plan: Plan) -> str:
+    """What the nodes cost that the plan uses."""
+    return f"{plan.usd:,.2f} USD" if plan.usd is not None else f"{gpu_hours(plan):.2f} GPU-hours (no price known)"
+
+
+def _whole_cost(plan: Plan) -> str:
+    """What the whole cluster costs, where nodes are left idle."""
+    if plan.num_nodes_used == {pool.name: pool.num_nodes for pool in plan.cluster.pools}:
+        return ""
+    if plan.usd is not None and plan.cluster_usd is not None:
+        return f" ({plan.cluster_usd:,.2f} USD with idle nodes)"
+    return f" ({plan.time_s * plan.cluster.num_gpus / 3600.0:.2f} GPU-hours with idle nodes)"
 
 
 def _time_band(plan: Plan) -> list[Text]:
@@ -157,14 +193,27 @@ def _limits(plan: Plan) -> list[Text]:
 
 
 def _proof(plan: Plan) -> Text:
-    bound = quantity(plan.bound, plan.objective_unit)
-    style = _STATUS_STYLE.get(plan.status, "bold red")
-    gap = f"{plan.limits.objective.value}: lower bound {bound}, gap {percent(plan.gap_ratio)}"
     if is_fixed(plan):
         return Text("Priced as given; nothing was searched.", "dim")
-    if plan.status is Status.OPTIMAL:
-        return Text.assemble(("proven optimal", style), f" in the declared space, {gap}")
-    return Text.assemble((plan.status.value, style), f", best found but not proven optimal, {gap}")
+    kind, bound = plan.limits.objective.value, quantity(plan.bound, plan.objective_unit)
+    style = _STATUS_STYLE.get(plan.status, "bold red")
+    gap = f"{kind}: lower bound {bound}, gap {percent(plan.gap_ratio)}"
+    if plan.status is not Status.OPTIMAL:
+        return Text.assemble((plan.status.value, style), f", best found but not proven optimal, {gap}")
+    if plan.gap_ratio <= ROUNDING_GAP_RATIO:
+        return Text.assemble(("proven optimal", style), f" in the declared space, {kind}: lower bound {bound}")
+    return Text.assemble(
+        (f"within {percent(plan.gap_ratio)} of the proven optimum", style),
+        f" ({kind} {bound}); preferred for fewer GPUs, headroom or simplicity",
+    )
+
+
+def _no_framework(plan: Plan) -> list[Text]:
+    """Said at the top: a plan that no framework runs as it is serves as a bound, not as a configuration."""
+    if not plan.frameworks or any(verdict.can_run for verdict in plan.frameworks):
+        return []
+    advice = "" if is_fixed(plan) else "; --framework NAME plans for one"
+    return [Text(f"No known framework can run this plan as it is (see below){advice}.", "yellow")]
 
 
 # ---------------------------------------------------------------------------------------------- where and how
@@ -178,8 +227,8 @@ def _device_groups(plan: Plan) -> Table:
     for group in plan.device_groups:
         stages = [item.stage.value for item in plan.schedule if group.id in item.device_groups]
         last = group.first_gpu + group.num_gpus - 1
-        nodes = f"{group.num_nodes} node{'s' if group.num_nodes != 1 else ''}"
-        where = f"{group.num_gpus} x {group.gpu}, {nodes}, GPU {group.first_gpu}-{last} of {group.pool}"
+        ranks = f"{group.first_gpu}-{last}" if group.num_gpus > 1 else str(last)
+        where = f"{group.num_gpus} x {group.gpu}, {counted(group.num_nodes, 'node')}, GPU {ranks} of {group.pool}"
         table.add_row(group.id, where, ", ".join(stages))
     return table
 
@@ -372,12 +421,13 @@ def _search(plan: Plan) -> Table | None:
         reasons = "; ".join(f"{reason.name} {reason.value:,.0f}" for reason in rejected[:_SHOWN_REASONS])
         if len(rejected) > _SHOWN_REASONS:
             others = sum(reason.value for reason in rejected[_SHOWN_REASONS:])
-            reasons += f"; {len(rejected) - _SHOWN_REASONS} other reasons {others:,.0f} (all in --json)"
+            reasons += f"; {counted(len(rejected) - _SHOWN_REASONS, 'other reason')} {others:,.0f} (all in --json)"
         table.add_row("rejected", f"{total:,.0f}: {reasons}")
     table.add_row(
         "solver",
-        f"{search.solver}; {search.num_structures:,} groupings of stages, "
-        f"solved {search.num_structures_solved:,}, the others excluded by bounds",
+        f"{counted(search.num_structures, 'grouping')} of stages; "
+        f"{counted(search.num_structures_solved, 'sub-problem')} closed by {search.solver}, "
+        "the rest excluded by bounds",
     )
     if plan.run is not None:
         table.add_row(
@@ -414,7 +464,7 @@ def _alternatives(plan: Plan) -> Table | None:
         table.add_row(
             format_seconds(other.time_s),
             f"{change:+.1%}",
-            f"{other.num_gpus} GPUs",
+            counted(other.num_gpus, "GPU"),
             other.description,
         )
     return table

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import TypeVar
 
 from planner.domain.plan import NamedValue, Plan
 from planner.domain.stages import StageName
 from planner.domain.strategy import EngineIdle, Offload, Recompute, Sharding, Strategy, TrainerStrategy
+from planner.errors import printable
 from planner.files.workload import KEY_INPUTS
 from planner.units import format_bytes, format_seconds
 
@@ -14,6 +19,30 @@ MISFIT = "does not fit"
 """What the pipeline calls a capacity that a fixed configuration exceeds."""
 NO_SOLVER = "none"
 """How the solver's name starts when nothing was searched."""
+
+T = TypeVar("T")
+
+
+def one_line(value: T) -> T:
+    """The value with every text in it made printable, line feeds included; itself where all texts are."""
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return value if value.isprintable() else printable(value).replace("\n", "\\n")  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        items = tuple(one_line(item) for item in value)
+        same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if same else items  # type: ignore[return-value]
+    if is_dataclass(value) and not isinstance(value, type):
+        shown_fields = {f.name: one_line(getattr(value, f.name)) for f in fields(value) if f.init}
+        changed = {name: new for name, new in shown_fields.items() if new is not getattr(value, name)}
+        return replace(value, **changed) if changed else value
+    return value
+
+
+def counted(number: int, noun: str) -> str:
+    """`'1 node'`, `'2 nodes'`, `'1,024 GPUs'`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def strategy_words(strategy: Strategy | None, *, trains: bool = True) -> str:
@@ -25,12 +54,12 @@ def strategy_words(strategy: Strategy | None, *, trains: bool = True) -> str:
         return ""
     if isinstance(strategy, TrainerStrategy):
         return ", ".join(_trainer_words(strategy, trains))
-    engines = f"{strategy.num_engines} engine{'s' if strategy.num_engines != 1 else ''} of "
+    engines = f"{counted(strategy.num_engines, 'engine')} of "
     idle = "sleeping when idle" if strategy.idle is EngineIdle.SLEEP else "always resident"
     return ", ".join(
         (
             engines + degrees(("tp", strategy.tp), ("pp", strategy.pp), ("ep", strategy.ep), always=("tp",)),
-            f"{strategy.max_num_seqs:,} sequences each",
+            f"up to {counted(strategy.max_num_seqs, 'sequence')} each",
             f"{percent(strategy.engine_fraction)} of GPU memory",
             idle,
         )
@@ -78,7 +107,8 @@ def largest(terms: Iterable[NamedValue], *, count: int, least_ratio: float) -> l
 
 def term_words(name: str) -> str:
     """`'weight_read'` -> `'weight read'`; `'idle: reference'` -> `'idle reference'`."""
-    return name.replace("_", " ").replace(": ", " ")
+    words = name.replace("_", " ").replace(": ", " ")
+    return re.sub(r"\b(\w+) \1\b", r"\1", words)
 
 
 def quantity(value: float, unit: str) -> str:
@@ -87,6 +117,8 @@ def quantity(value: float, unit: str) -> str:
         return format_seconds(value)
     if unit == "bytes":
         return format_bytes(value)
+    if unit == "GPUs" and value == round(value):
+        return counted(round(value), "GPU")
     return f"{value:,.2f} {unit}" if value != round(value) else f"{value:,.0f} {unit}"
 
 

@@ -140,10 +140,37 @@ def test_workload_file_and_overriding_flag(pipeline: FakePipeline, tmp_path: Pat
 def test_output_that_cannot_be_written_is_found_before_the_search(
     pipeline: FakePipeline, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for place in (tmp_path, tmp_path / "none" / "plan.json"):
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    os.mkfifo(tmp_path / "pipe")
+    places = (tmp_path, tmp_path / "none" / "plan.json", "/dev/null", tmp_path / "nowhere", tmp_path / "pipe")
+    for place in places:
         assert cli.run(["plan", "qwen3-8b", "-o", str(place)]) == 2
         assert str(place) in capsys.readouterr().err
+    for wrong in ("", " ", "new/", "y" * 5000, "z" * 300):
+        assert cli.run(["plan", "qwen3-8b", "-o", wrong]) == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: --output") and printed.count("\n") == 1
     assert pipeline.requests == []
+
+
+def test_control_characters_of_arguments_and_names_are_shown_as_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b[31m\x9bred\u202e"
+    (tmp_path / hostile).mkdir()
+    for arguments in (
+        ["show", str(tmp_path / hostile)],
+        ["plan", str(tmp_path / hostile)],
+        ["plan", f"{tmp_path}/{hostile}.yaml"],
+        ["plan", "qwen3-8b", "--gpus", hostile],
+        ["plan", "qwen3-8b", "-o", f"{tmp_path}/{hostile}/none/p"],
+        [hostile],
+        ["plan", f"--{hostile}"],
+    ):
+        assert cli.run(arguments) == 2
+        message = capsys.readouterr().err
+        assert message.replace("\n", "").isprintable(), message
+        assert "\\x1b[31m" in message
 
 
 @pytest.mark.parametrize(
@@ -305,7 +332,7 @@ def test_estimate_shows_what_does_not_fit_and_fails(
 
 def test_show_prints_what_plan_printed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["show", str(saved)]) == 0
-    assert "proven optimal" in capsys.readouterr().out
+    assert "of the proven optimum" in capsys.readouterr().out
     assert cli.run(["show", str(saved), "--json"]) == 0
     assert capsys.readouterr().out == plan_text(grpo_plan())
 
@@ -342,6 +369,32 @@ def test_catalogs_and_help(capsys: pytest.CaptureFixture[str], arguments: list[s
     out = capsys.readouterr().out
     assert expected in out
     assert max(len(line) for line in out.splitlines()) <= 100
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["plan", "--help"], ["plan", "--describe-space"], ["models"], ["hardware"], ["frameworks", "verl"]],
+)
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("60", 60), ("40", 60), ("", 100), ("many", 100)])
+def test_text_fits_the_columns_that_are_asked_for(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    columns: str,
+    width: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli.run(arguments) == 0
+    longest = max(len(line) for line in capsys.readouterr().out.splitlines())
+    assert width - 20 < longest <= width
+
+
+def test_piped_reports_may_be_wide(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    assert cli.run(["show", str(saved)]) == 0
+    assert 100 < max(len(line) for line in capsys.readouterr().out.splitlines()) <= 140
 
 
 # ---------------------------------------------------------------------------------------------- the process
@@ -402,6 +455,28 @@ def test_interrupt_of_the_process_is_quiet() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (128 + signal.SIGINT, "", "")
 
 
+@pytest.mark.parametrize("redirection", ["> /dev/full", ">&-", "> /dev/full 2>&1"])
+@pytest.mark.parametrize("arguments", ["models", "--version", "--help", "show {saved}", "show {saved} --json"])
+def test_output_that_cannot_be_written_is_one_line_and_exit_2(saved: Path, redirection: str, arguments: str) -> None:
+    command = f"'{sys.executable}' -m planner {arguments.format(saved=saved)} {redirection}"
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    if "2>&1" not in redirection:
+        assert result.stderr.startswith("error: output: cannot be read or written: ")
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_closed_stderr_does_not_turn_errors_into_output() -> None:
+    command = f"'{sys.executable}' -m planner show none.json 2>&-"
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+
+
+def test_starting_needs_no_imports_that_an_interrupt_could_hit() -> None:
+    code = "import sys; before = set(sys.modules)\nimport planner.cli\nprint(sorted(set(sys.modules) - before))"
+    assert process(code=code).stdout == "['planner', 'planner.cli']\n"
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"'{sys.executable}' -m planner models | head -n 1"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -418,4 +493,4 @@ def test_output_without_unicode_is_no_error(saved: Path) -> None:
         capture_output=True,
         check=True,
     )
-    assert b"proven optimal" in result.stdout
+    assert b"of the proven optimum" in result.stdout

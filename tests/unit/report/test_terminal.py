@@ -10,8 +10,8 @@ import pytest
 from planner.domain.plan import Assumption, Limits, Plan, ScheduledStage
 from planner.domain.stages import StageName
 from planner.files.workload import KEY_INPUTS
-from planner.report.difference import differences
-from planner.report.terminal import plan_report, print_plan
+from planner.report.difference import change_table, differences
+from planner.report.terminal import plain, plan_report, print_plan
 from tests.golden.sample import grpo_plan, host, split_plan
 
 
@@ -33,8 +33,10 @@ def test_every_part_is_there() -> None:
     for assumption in plan.assumptions:
         assert assumption.what in text
     for part in (
-        "415.1 s per iteration", "1,421 tokens/s/GPU", "25.39 USD", "lower bound 414.9 s, gap 0.06%", "71.7 GiB usable",
-        "184,320 candidates", "132,870", "GPU memory 41,212", "cpsat; 5 groupings", "first plan after 310 ms",
+        "415.1 s per iteration", "1,421 tokens/s/GPU", "25.39 USD",
+        "within 0.06% of the proven optimum (time 414.9 s)", "71.7 GiB usable",
+        "184,320 candidates", "132,870", "GPU memory 41,212",
+        "5 groupings of stages; 1 sub-problem closed by cpsat", "first plan after 310 ms",
         "2.00 TiB", "can run this plan", "reference must share the layout", "+21.0%",
     ):  # fmt: skip
         assert part in text, part
@@ -65,6 +67,56 @@ def test_limits_and_unused_gpus() -> None:
     text = plan_report(part)
     assert "at most 500.0 s per iteration, 30.00 USD per iteration, 32 GPUs" in text
     assert "16 of 32 GPUs used" in text
+    # Two nodes of four run: the plan costs half of what the cluster does.
+    assert "12.69 USD per iteration (25.39 USD with idle nodes)" in text
+    unpriced = replace(part, cluster=split_plan().cluster)
+    words = " ".join(plan_report(unpriced).split())
+    assert "1.84 GPU-hours (no price known) per iteration (3.69 GPU-hours with idle nodes)" in words
+    assert "idle nodes" not in plan_report(plan)
+
+
+def test_the_proof_is_exact_or_says_how_far_off() -> None:
+    plan = grpo_plan()
+    exact = plan_report(replace(plan, bound=plan.objective_value))
+    assert "proven optimal in the declared space, time: lower bound 415.1 s\n" in exact
+    near = plan_report(replace(plan, bound=plan.objective_value * 0.991))
+    assert "within 0.90% of the proven optimum (time 411.4 s); preferred for fewer GPUs, headroom" in near
+    assert "proven optimal" not in near
+
+
+def test_a_plan_that_no_framework_runs_says_so_at_the_top() -> None:
+    plan = grpo_plan()
+    assert "No known framework" not in plan_report(plan)
+    verdicts = tuple(replace(v, can_run=False, reasons=("it has no PPO",)) for v in plan.frameworks)
+    text = plan_report(replace(plan, frameworks=verdicts))
+    assert text.index("No known framework can run this plan as it is") < text.index("Device groups")
+    assert "--framework NAME" in text
+
+
+HOSTILE = "\x1b]0;pwned\x07\x1b[31m[bold]:smile:[/x]\n\u202eoptimal\x9b2J"
+
+
+def test_text_of_a_plan_cannot_act_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = grpo_plan()
+    group = replace(plan.device_groups[0], gpu=HOSTILE, id=HOSTILE)
+    model = replace(plan.workload.actor, id=HOSTILE)
+    hostile = replace(
+        plan,
+        workload=replace(plan.workload, actor=model),
+        device_groups=(group,),
+        placements=tuple(replace(p, device_group=HOSTILE, bound_by=HOSTILE) for p in plan.placements),
+        assumptions=(Assumption(what=HOSTILE, value=HOSTILE, source=HOSTILE, effect=HOSTILE),),
+    )
+    text = plan_report(hostile)
+    assert all(c.isprintable() for c in text.replace("\n", ""))
+    assert r"\x1b[31m[bold]:smile:[/x]\n\u202eoptimal" in text
+    changes = plain(change_table(differences(plan, hostile), before=HOSTILE, after="b"))
+    assert all(c.isprintable() for c in changes.replace("\n", ""))
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = _Terminal()
+    print_plan(hostile, stream)
+    assert "\x1b]" not in stream.getvalue() and "\x1b[31m" not in stream.getvalue()
+    assert "\x9b" not in stream.getvalue() and "\u202e" not in stream.getvalue()
 
 
 def test_defaults_alone_are_announced() -> None:

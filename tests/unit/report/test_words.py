@@ -9,7 +9,17 @@ import pytest
 from planner.domain.plan import Assumption, NamedValue
 from planner.domain.strategy import ContextParallel, EngineIdle, Offload, Recompute, Sharding
 from planner.files.workload import KEY_INPUTS
-from planner.report.words import arrangement, largest, percent, quantity, rests_on_defaults, strategy_words
+from planner.report.words import (
+    arrangement,
+    counted,
+    largest,
+    one_line,
+    percent,
+    quantity,
+    rests_on_defaults,
+    strategy_words,
+    term_words,
+)
 from tests.golden.sample import ENGINE, TRAINER, grpo_plan, split_plan
 
 
@@ -28,7 +38,7 @@ def test_forward_only_worker_has_no_recompute() -> None:
 
 
 def test_engine_in_words() -> None:
-    words = "8 engines of tp 4, 512 sequences each, 80% of GPU memory, sleeping when idle"
+    words = "8 engines of tp 4, up to 512 sequences each, 80% of GPU memory, sleeping when idle"
     assert strategy_words(ENGINE) == words
     one = replace(ENGINE, num_gpus=4, idle=EngineIdle.RESIDENT)
     assert strategy_words(one).startswith("1 engine of tp 4,")
@@ -54,6 +64,25 @@ def test_quantity() -> None:
     assert quantity(90.0, "s") == "90.0 s"
     assert quantity(25.387, "USD") == "25.39 USD"
     assert quantity(32, "GPUs") == "32 GPUs"
+    assert quantity(1.0, "GPUs") == "1 GPU"
+
+
+def test_numbers_with_nouns() -> None:
+    assert [counted(n, "node") for n in (0, 1, 2, 2000)] == ["0 nodes", "1 node", "2 nodes", "2,000 nodes"]
+
+
+def test_terms_do_not_stutter() -> None:
+    assert term_words("rollout engine: engine_sleep") == "rollout engine sleep"
+    assert term_words("idle: reference") == "idle reference"
+
+
+def test_texts_of_a_plan_become_printable() -> None:
+    plan = grpo_plan()
+    assert one_line(plan) is plan
+    group = replace(plan.device_groups[0], id="g\x1b[31m\n\u202e0")
+    shown = one_line(replace(plan, device_groups=(group,)))
+    assert shown.device_groups[0].id == r"g\x1b[31m\n\u202e0"
+    assert shown.placements is plan.placements
 
 
 def test_arrangement() -> None:
