@@ -8,12 +8,23 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from planner.report.words import largest
+from planner.report.words import largest, term_words
 from planner.units import format_bytes, format_seconds
 from planner.validation.records import Priced, Table
 from planner.validation.run import GROUPINGS, Evaluation, GroupStatistics
-from planner.validation.statistics import ErrorStatistics, NoiseFloor, group_by
-from planner.validation.targets import Outcome, error_words, pair_words
+from planner.validation.statistics import ErrorStatistics, NoiseFloor, group_by, term_shares
+from planner.validation.targets import (
+    ANCHOR_SPLITS,
+    SETS,
+    HeldOutError,
+    Outcome,
+    Split,
+    error_words,
+    members,
+    outcomes,
+    pair_words,
+    reached_errors,
+)
 
 TITLES = {
     Table.TRAIN: "Training time",
@@ -23,6 +34,13 @@ TITLES = {
     Table.GENERATION: "Generation",
     Table.FITS: "Fits or runs out of memory",
 }
+_TWO_LINES = {
+    Split.CONFIGURATION: "held out:\nconfiguration",
+    Split.FAMILY: "held out:\nfamily",
+    Split.GPU: "held out:\nGPU",
+    Split.ANCHOR_ROW: "one\nanchor row",
+}
+SHOWN_SUSPECTS = 5
 SHOWN_REASONS = 12
 SHOWN_GROUPS = 14
 SHOWN_TERMS = 3
@@ -35,15 +53,21 @@ LEGEND = (
 
 
 def accuracy_report(
-    evaluations: Sequence[Evaluation], reached: Sequence[Outcome], *, num_worst: int, with_anchors: bool
+    evaluations: Sequence[Evaluation], known: Sequence[HeldOutError], *, num_worst: int, with_anchors: bool
 ) -> Group:
-    """All tables, targets with what was `reached` last; the figures of quality A rows are the ones that count."""
+    """All tables, then held-out errors and targets; the figures of quality A rows are the ones that count."""
     parts: list[RenderableType] = [Text(LEGEND, style="dim")]
     for item in evaluations:
         parts += [Text(), _heading(item)]
         parts += _fits(item, num_worst) if item.table is Table.FITS else _errors(item, num_worst, with_anchors)
         parts += _unpriced(item)
+    reached = outcomes(evaluations, known, with_anchors=with_anchors)
     if reached:
+        parts += [
+            Text(),
+            Text("Errors by what the fit has seen", style="bold"),
+            held_out_table(evaluations, known, with_anchors=with_anchors),
+        ]
         parts += [Text(), Text("Targets (quality A)", style="bold"), target_table(reached)]
     return Group(*parts)
 
@@ -60,8 +84,8 @@ def _errors(item: Evaluation, num_worst: int, with_anchors: bool) -> list[Render
         if found is not None:
             parts.append(found)
     parts.append(Text(noise_words(item.noise())))
-    worst = worst_table(item, num_worst)
-    return [*parts, worst] if worst is not None else parts
+    tables = (suspects_table(item), worst_table(item, num_worst)) if num_worst else ()
+    return [*parts, *(table for table in tables if table is not None)]
 
 
 def _figures_table(first: str, with_anchors: bool) -> RichTable:
@@ -104,11 +128,11 @@ def quality_table(item: Evaluation, *, with_anchors: bool) -> RichTable:
     table = _figures_table("quality", with_anchors)
     for name, part in item.by_quality().items():
         if part:
-            table.add_row(name or "not stated", *figures(item.statistics(part), with_anchors=with_anchors))
+            _add(table, name or "not stated", *figures(item.statistics(part), with_anchors=with_anchors))
     if item.table is Table.MEMORY:
         large = set(item.large())
         part = tuple(index for index in item.of_quality("A") if index in large)
-        table.add_row("A, 10 GiB and more", *figures(item.statistics(part), with_anchors=with_anchors))
+        _add(table, "A, 10 GiB and more", *figures(item.statistics(part), with_anchors=with_anchors))
     return table
 
 
@@ -121,9 +145,9 @@ def groups_table(item: Evaluation, grouping: str, *, with_anchors: bool) -> Rich
     table = _figures_table(f"quality A by {grouping}", with_anchors)
     for value, part in list(found.items())[:SHOWN_GROUPS]:
         statistics = item.statistics([chosen[i] for i in part])
-        table.add_row(value, *figures(statistics, with_anchors=with_anchors))
+        _add(table, value, *figures(statistics, with_anchors=with_anchors))
     if len(found) > SHOWN_GROUPS:
-        table.add_row(f"{len(found) - SHOWN_GROUPS} more: --json")
+        _add(table, f"{len(found) - SHOWN_GROUPS} more: --json")
     return table
 
 
@@ -140,6 +164,21 @@ def noise_words(noise: NoiseFloor) -> str:
     return f"Noise floor, one configuration measured again: {'; '.join(parts) or 'no repeats'}"
 
 
+def suspects_table(item: Evaluation) -> RichTable | None:
+    """Terms that the worst tenths of quality A consist of more than other rows do; None with too few rows."""
+    shares = term_shares([item.rows[index] for index in item.of_quality("A")])
+    if not shares:
+        return None
+    table = _table()
+    table.add_column("share of term", style="bold")
+    for name in ("all rows", "tenth too low", "tenth too high"):
+        table.add_column(name, justify="right")
+    for share in shares[:SHOWN_SUSPECTS]:
+        ratios = (share.all_ratio, share.too_low_ratio, share.too_high_ratio)
+        _add(table, term_words(share.name), *(f"{100 * ratio:.0f}%" for ratio in ratios))
+    return table
+
+
 def worst_table(item: Evaluation, num_worst: int) -> RichTable | None:
     """The quality A rows that are furthest off, with their largest terms."""
     rows = item.worst(num_worst)
@@ -149,7 +188,7 @@ def worst_table(item: Evaluation, num_worst: int) -> RichTable | None:
     for name in ("worst of quality A", "measured", "predicted", "off by", "largest terms"):
         table.add_column(name, no_wrap=name in ("measured", "predicted", "off by"), overflow="fold")
     for row in rows:
-        table.add_row(*worst_cells(row))
+        _add(table, *worst_cells(row))
     return table
 
 
@@ -182,7 +221,7 @@ def _fits(item: Evaluation, num_worst: int) -> list[RenderableType]:
         table.add_column(name, overflow="fold")
     wrong = item.wrong_verdicts()
     for row in wrong[: num_worst or None]:
-        table.add_row(row.row, "works" if row.measured > 0.5 else "OOM", row.verdict or "", row.note)
+        _add(table, row.row, "works" if row.measured > 0.5 else "OOM", row.verdict or "", row.note)
     return [Text("\n".join(lines)), *([table] if wrong and num_worst else [])]
 
 
@@ -195,10 +234,10 @@ def _unpriced(item: Evaluation) -> list[RenderableType]:
     table.add_column("not priced", justify="right")
     table.add_column("reason", overflow="fold", ratio=1)
     for reason, num in list(reasons.items())[:SHOWN_REASONS]:
-        table.add_row(f"{num:,}", f"{reason}{' (rule)' if reason in rules else ''}")
+        _add(table, f"{num:,}", f"{reason}{' (rule)' if reason in rules else ''}")
     if len(reasons) > SHOWN_REASONS:
         rest = sum(list(reasons.values())[SHOWN_REASONS:])
-        table.add_row(f"{rest:,}", f"{len(reasons) - SHOWN_REASONS} other reasons: --json")
+        _add(table, f"{rest:,}", f"{len(reasons) - SHOWN_REASONS} other reasons: --json")
     return [table]
 
 
@@ -210,16 +249,44 @@ def target_table(found: Sequence[Outcome]) -> RichTable:
     for outcome in found:
         style = {True: "green", False: "red", None: "dim"}[outcome.is_met]
         reached = outcome.reached or "no figure"
-        table.add_row(
+        _add(table,
             outcome.name, outcome.criterion, outcome.wanted, reached, f"{outcome.num:,}",
             Text(verdict_words(outcome), style=style),
         )  # fmt: skip
     return table
 
 
+def held_out_table(
+    evaluations: Sequence[Evaluation], known: Sequence[HeldOutError], *, with_anchors: bool
+) -> RichTable:
+    """Errors of quality A rows as fitted, held out and anchored, one line per set of rows."""
+    table = _table()
+    table.add_column("quality A", style="bold", max_width=34)
+    splits = [split for split in Split if with_anchors or split not in ANCHOR_SPLITS]
+    for name in ("rows", *(_TWO_LINES.get(split, split.value) for split in splits)):
+        table.add_column(name, justify="right")
+    for item in evaluations:
+        for target_set in SETS:
+            chosen = members(item, target_set) if target_set.table is item.table else ()
+            if chosen:
+                found = reached_errors(item, target_set, known)
+                cells = (error_words(found[split]) if split in found else "" for split in splits)
+                _add(table, target_set.name, f"{len(chosen):,}", *cells)
+    return table
+
+
 def verdict_words(outcome: Outcome) -> str:
     """met, missed or nothing."""
     return {True: "met", False: "missed", None: ""}[outcome.is_met]
+
+
+def _add(table: RichTable, *cells: str | Text) -> None:
+    """A row of plain text: cells come from files of the user and must not be read as markup or control codes."""
+    table.add_row(*(_cell(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def _cell(text: str) -> Text:
+    return Text("".join(c if c.isprintable() else " " for c in text))
 
 
 def _table() -> RichTable:

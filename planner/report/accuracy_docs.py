@@ -16,14 +16,16 @@ from planner.report.accuracy import (
     LEGEND,
     TITLES,
     groups_table,
+    held_out_table,
     noise_words,
     quality_table,
+    suspects_table,
     target_table,
     worst_cells,
 )
 from planner.validation.records import Table
 from planner.validation.run import GROUPINGS, Evaluation
-from planner.validation.targets import Outcome
+from planner.validation.targets import HeldOutError, outcomes
 
 FILE_NAME = "accuracy.md"
 PLOT_NAME = "accuracy-{table}.svg"
@@ -32,7 +34,9 @@ _POINT_AREA = 6
 _INCHES = 5.0
 
 
-def write_accuracy(evaluations: Sequence[Evaluation], reached: Sequence[Outcome], directory: Path) -> tuple[Path, ...]:
+def write_accuracy(
+    evaluations: Sequence[Evaluation], known: Sequence[HeldOutError], directory: Path
+) -> tuple[Path, ...]:
     """Writes the page and one plot per table; returns the files. Raises InvalidInputError without matplotlib."""
     if not directory.is_dir():
         raise InvalidInputError("is no directory", where=str(directory))
@@ -43,11 +47,11 @@ def write_accuracy(evaluations: Sequence[Evaluation], reached: Sequence[Outcome]
             write_atomic(path, plot(item))
             written.append(path)
     path = directory / FILE_NAME
-    write_atomic(path, page(evaluations, reached).encode())
+    write_atomic(path, page(evaluations, known).encode())
     return (*written, path)
 
 
-def page(evaluations: Sequence[Evaluation], reached: Sequence[Outcome]) -> str:
+def page(evaluations: Sequence[Evaluation], known: Sequence[HeldOutError]) -> str:
     """The whole page in Markdown."""
     parts = [
         "# How far the cost model can be trusted",
@@ -55,9 +59,11 @@ def page(evaluations: Sequence[Evaluation], reached: Sequence[Outcome]) -> str:
         "defaults: [validation-protocol.md](validation-protocol.md).",
         LEGEND,
         "Parameters are fitted on quality A rows, so errors in the tables per kind of run are fitted errors; the "
-        "held-out errors in the table of targets are the ones to expect on something new.",
+        "held-out errors are the ones to expect on something new.",
+        "## Errors by what the fit has seen",
+        _markdown(held_out_table(evaluations, known, with_anchors=True)),
         "## Targets",
-        _markdown(target_table(reached)),
+        _markdown(target_table(outcomes(evaluations, known))),
     ]
     for item in evaluations:
         parts += _section(item)
@@ -78,6 +84,12 @@ def _section(item: Evaluation) -> list[str]:
         if found is not None:
             parts.append(_markdown(found))
     parts.append(f"{noise_words(item.noise())}.")
+    suspects = suspects_table(item)
+    if suspects is not None:
+        parts += [
+            "Terms to suspect: shares of the prediction in all rows and in the worst tenths.",
+            _markdown(suspects),
+        ]
     worst = [worst_cells(row) for row in item.worst(NUM_WORST)]
     if worst:
         parts += ["Furthest off:", _rows(("row", "measured", "predicted", "off by", "largest terms"), worst)]
@@ -117,7 +129,7 @@ def _markdown(table: RichTable) -> str:
 
 
 def _plain(console: Console, cell: object) -> str:
-    return "".join(segment.text for segment in console.render(cell)).strip() if cell else ""  # type: ignore[arg-type]
+    return " ".join("".join(segment.text for segment in console.render(cell)).split()) if cell else ""  # type: ignore[arg-type]
 
 
 def plot(item: Evaluation) -> bytes:

@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 from planner.validation.records import Priced, Table
 from planner.validation.run import GROUPINGS, Evaluation, GroupStatistics
 from planner.validation.statistics import ErrorStatistics, group_by, log_residual
-from planner.validation.targets import Outcome
+from planner.validation.targets import SETS, HeldOutError, members, outcomes, reached_errors
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def accuracy_document(
-    evaluations: Sequence[Evaluation], reached: Sequence[Outcome], *, num_worst: int, with_anchors: bool
+    evaluations: Sequence[Evaluation], known: Sequence[HeldOutError], *, num_worst: int, with_anchors: bool
 ) -> dict[str, Json]:
     """Everything that the tables show, in full precision."""
     document: dict[str, Json] = {
         "tables": {item.table.value: _table(item, num_worst, with_anchors) for item in evaluations}
     }
+    reached = outcomes(evaluations, known, with_anchors=with_anchors)
     if reached:
+        document["errors_by_split"] = _splits(evaluations, known, with_anchors)
         document["targets"] = [
             {
                 "set": outcome.name, "criterion": outcome.criterion, "wanted": outcome.wanted,
@@ -28,6 +30,19 @@ def accuracy_document(
             for outcome in reached
         ]  # fmt: skip
     return document
+
+
+def _splits(evaluations: Sequence[Evaluation], known: Sequence[HeldOutError], with_anchors: bool) -> Json:
+    """By set of rows and by what the fit has seen."""
+    return {
+        target_set.name: {
+            split.value: _errors(found)
+            for split, found in reached_errors(item, target_set, known, with_anchors=with_anchors).items()
+        }
+        for item in evaluations
+        for target_set in SETS
+        if target_set.table is item.table and members(item, target_set)
+    }
 
 
 def _table(item: Evaluation, num_worst: int, with_anchors: bool) -> Json:

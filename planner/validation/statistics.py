@@ -147,6 +147,40 @@ def kind(row: Priced) -> Hashable:
     return row.unit, row.keys.subset if row.table is Table.RL_STAGES else ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermShare:
+    """Mean share of a term in the predictions of all rows, and of the tenth that is predicted too low or too high."""
+
+    name: str
+    all_ratio: float
+    too_low_ratio: float
+    too_high_ratio: float
+
+
+def term_shares(rows: Sequence[Priced]) -> tuple[TermShare, ...]:
+    """Terms by how much more of the worst tenths they are than of all rows: those are the ones to suspect."""
+    num = len(rows) // 10
+    if not num:
+        return ()
+    ordered = sorted(rows, key=lambda row: (log_residual(row), row.row))
+    groups = [_mean_shares(part) for part in (rows, ordered[-num:], ordered[:num])]
+    shares = [
+        TermShare(name=name, all_ratio=values[0], too_low_ratio=values[1], too_high_ratio=values[2])
+        for name in sorted({name for group in groups for name in group})
+        for values in [[group.get(name, 0.0) for group in groups]]
+    ]
+    return tuple(sorted(shares, key=lambda s: -max(s.too_low_ratio - s.all_ratio, s.too_high_ratio - s.all_ratio)))
+
+
+def _mean_shares(rows: Sequence[Priced]) -> dict[str, float]:
+    shares: dict[str, float] = defaultdict(float)
+    for row in rows:
+        total = sum(term.value for term in row.terms)
+        for term in row.terms:
+            shares[term.name] += term.value / total / len(rows)
+    return dict(shares)
+
+
 def group_by(rows: Iterable[Priced], key: Callable[[Priced], str]) -> Mapping[str, tuple[int, ...]]:
     """Indices of rows by a text key, largest group first; an empty key reads `not stated`."""
     groups: dict[str, list[int]] = defaultdict(list)

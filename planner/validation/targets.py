@@ -31,10 +31,14 @@ class Split(StrEnum):
     FITTED = "fitted"
     CONFIGURATION = "configuration held out"
     FAMILY = "family held out"
+    GPU = "GPU held out"
     ANCHORS = "anchored"
     """Corrected by all other rows of the same model, release and precision."""
     ANCHOR_ROW = "one anchor row"
     """Corrected by one other row of the same model and framework, each in turn."""
+
+
+ANCHOR_SPLITS = frozenset((Split.ANCHORS, Split.ANCHOR_ROW))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,9 @@ WITHOUT_FIT = frozenset((Table.MEMORY, Table.RL_STAGES))
 """Tables without parameters of their own: every row counts as held out."""
 
 
-def outcomes(evaluations: Sequence[Evaluation], known: Sequence[HeldOutError]) -> tuple[Outcome, ...]:
+def outcomes(
+    evaluations: Sequence[Evaluation], known: Sequence[HeldOutError], *, with_anchors: bool = True
+) -> tuple[Outcome, ...]:
     """All targets that the evaluated tables allow; `known` are the held-out errors of these rows."""
     found: list[Outcome] = []
     for item in evaluations:
@@ -135,7 +141,7 @@ def outcomes(evaluations: Sequence[Evaluation], known: Sequence[HeldOutError]) -
                 found += _error_outcomes(item, target_set, known)
     for item in evaluations:
         found += _fit_outcomes(item) if item.table is Table.FITS else _common_outcomes(item)
-    return tuple(found)
+    return tuple(found if with_anchors else [item for item in found if item.criterion not in ANCHOR_SPLITS])
 
 
 def members(item: Evaluation, target_set: TargetSet) -> tuple[int, ...]:
@@ -147,26 +153,27 @@ def members(item: Evaluation, target_set: TargetSet) -> tuple[int, ...]:
     return tuple(index for index in chosen if target_set.subset in ("", item.rows[index].keys.subset))
 
 
-def _error_outcomes(item: Evaluation, target_set: TargetSet, known: Sequence[HeldOutError]) -> list[Outcome]:
+def reached_errors(
+    item: Evaluation, target_set: TargetSet, known: Sequence[HeldOutError], *, with_anchors: bool = True
+) -> dict[Split, ErrorStatistics]:
+    """Errors of the quality A rows of a set by split; splits without figures are left out."""
     chosen = members(item, target_set)
-    if not chosen:
-        return []
     rows = [item.rows[index] for index in chosen]
-    found = []
-    for target in target_set.targets:
-        if target.split is Split.ANCHOR_ROW:
-            reached: ErrorStatistics | None = single_anchor_errors(rows)
-        elif target.split is Split.ANCHORS:
-            reached = errors(rows, [item.corrections[index] for index in chosen])
-        elif target_set.table in WITHOUT_FIT:
-            reached = errors(rows)
-        else:
-            reached = next(
-                (entry.errors for entry in known if (entry.set_name, entry.split) == (target_set.name, target.split)),
-                None,
-            )
-        found.append(_error_outcome(target_set, target, reached))
+    found = {Split.FITTED: errors(rows)}
+    if target_set.table in WITHOUT_FIT:
+        found[Split.CONFIGURATION] = found[Split.FITTED]
+    found |= {entry.split: entry.errors for entry in known if entry.set_name == target_set.name}
+    if with_anchors:
+        found[Split.ANCHORS] = errors(rows, [item.corrections[index] for index in chosen])
+        found[Split.ANCHOR_ROW] = single_anchor_errors(rows)
     return found
+
+
+def _error_outcomes(item: Evaluation, target_set: TargetSet, known: Sequence[HeldOutError]) -> list[Outcome]:
+    if not members(item, target_set):
+        return []
+    reached = reached_errors(item, target_set, known)
+    return [_error_outcome(target_set, target, reached.get(target.split)) for target in target_set.targets]
 
 
 def _error_outcome(target_set: TargetSet, target: ErrorTarget, reached: ErrorStatistics | None) -> Outcome:

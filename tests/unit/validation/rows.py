@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from planner.domain.plan import NamedValue
 from planner.validation.records import Keys, Priced, Table, Verdict
 
@@ -24,12 +26,15 @@ def priced(
     workload: str = "w",
     subset: str = "",
     verdict: Verdict | None = None,
+    terms: Mapping[str, float] | None = None,
 ) -> Priced:
     keys = Keys(
         model=model, family=family, gpu=gpu, precision=precision, framework=framework, release=release,
         configuration=configuration, workload=workload, subset=subset,
     )  # fmt: skip
+    named = terms if terms is not None else {"gemm": predicted}
     return Priced(
         table=table, row=row, source="s", quality=quality, keys=keys, unit=unit, measured=measured,
-        predicted=predicted, terms=(NamedValue(name="gemm", value=predicted),), verdict=verdict,
+        predicted=predicted, terms=tuple(NamedValue(name=name, value=value) for name, value in named.items()),
+        verdict=verdict,
     )  # fmt: skip

@@ -46,7 +46,7 @@ def everything() -> tuple[Evaluation, ...]:
 
 def document() -> dict[str, dict[str, dict[str, object]]]:
     """The JSON output, through JSON."""
-    found = accuracy_document(everything(), outcomes(everything(), ()), num_worst=3, with_anchors=True)
+    found = accuracy_document(everything(), (), num_worst=3, with_anchors=True)
     text = json.dumps(found, allow_nan=False)
     return json.loads(text)  # type: ignore[no-any-return]
 
@@ -112,12 +112,12 @@ def test_anchors_can_be_left_out() -> None:
 
 
 def test_reports_show_worst_rows_with_their_terms() -> None:
-    text = plain(accuracy_report(everything(), outcomes(everything(), ()), num_worst=1, with_anchors=True))
+    text = plain(accuracy_report(everything(), (), num_worst=1, with_anchors=True))
     worst = everything()[0].worst(1)[0]
     assert worst.row[:20] in text
     assert "Noise floor" in text
-    markdown = page(everything(), outcomes(everything(), ()))
-    assert markdown.count("\n## ") == 1 + len(Table)
+    markdown = page(everything(), ())
+    assert markdown.count("\n## ") == 2 + len(Table)
 
 
 def test_plans_read_the_residuals_of_this_cost_model() -> None:
@@ -201,7 +201,9 @@ def test_targets_compare_held_out_errors_and_anchors() -> None:
 
 
 def test_held_out_errors_name_known_sets() -> None:
-    assert {entry.set_name for entry in held_out_errors()} <= {item.name for item in SETS}
+    found = [(entry.set_name, entry.split) for entry in held_out_errors()]
+    assert {name for name, _ in found} <= {item.name for item in SETS}
+    assert len(found) == len(set(found))
 
 
 def test_unpriced_reasons_are_counted() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planner.validation.holdout import HoldOut, cross_validate, folds
-from planner.validation.statistics import errors, group_by, log_residual, noise_floor, rank
+from planner.validation.statistics import errors, group_by, log_residual, noise_floor, rank, term_shares
 from tests.unit.validation.rows import priced
 
 
@@ -100,3 +100,14 @@ def test_cross_validation_never_sees_what_it_judges() -> None:
     assert seen == [set()] * 3
     assert found.num == 12
     assert found.median_abs_error_ratio == pytest.approx(0.5)
+
+
+def test_suspect_terms_are_those_of_the_worst_rows() -> None:
+    good = [priced(1.0, 1.0, row=f"g{i}", terms={"gemm": 0.9, "launch": 0.1}) for i in range(18)]
+    low = [priced(3.0, 1.0, row=f"l{i}", terms={"gemm": 0.2, "launch": 0.8}) for i in range(2)]
+    first = term_shares([*good, *low])[0]
+    assert first.name == "launch"
+    assert first.all_ratio == pytest.approx(0.17)
+    assert first.too_low_ratio == pytest.approx(0.8)
+    assert first.too_high_ratio == pytest.approx(0.1)
+    assert term_shares(good[:9]) == ()
