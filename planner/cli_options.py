@@ -52,8 +52,15 @@ def _text(field: str, help: str) -> OptionInfo:
     return _option(PLACES[field][0], metavar="TEXT", help=help)
 
 
+def _whole(text: str) -> int:
+    # int() would take other scripts' digits and underscores too.
+    if not text.isascii() or "_" in text:
+        raise ValueError
+    return int(text)
+
+
 def _integer(field: str, help: str) -> OptionInfo:
-    return _option(PLACES[field][0], metavar="N", help=help, convert=int, kind="an integer")
+    return _option(PLACES[field][0], metavar="N", help=help, convert=_whole, kind="an integer")
 
 
 def _number(field: str, help: str) -> OptionInfo:

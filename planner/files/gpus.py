@@ -23,11 +23,13 @@ GRAMMAR = "32xh100, 4x8xh100, 4xp5.48xlarge, several joined by commas, or only a
 DEFAULT_GPU = "h100"
 MAX_GPUS = 100_000
 MAX_TEXT = 400
+MAX_POOLS = 16
 
 _TOKEN = re.compile(
-    r"(?:(?P<first>\d+)\s*[xX×*]\s*)?(?:(?P<second>\d+)\s*[xX×*]\s*)?(?P<name>(?!\d+[xX×*])[A-Za-z0-9][\w.+-]*)"
+    r"(?:(?P<first>\d+)\s*[xX×*]\s*)?(?:(?P<second>\d+)\s*[xX×*]\s*)?(?P<name>(?!\d+[xX×*])[A-Za-z0-9][\w.+-]*)",
+    re.ASCII,
 )
-_REVERSED = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)\s*[xX×*:]\s*(?P<count>\d+)")
+_REVERSED = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)\s*[xX×*:]\s*(?P<count>\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ def _from_text(spec: WorkloadSpec, problems: Problems) -> Hardware | None:
     if len(text) > MAX_TEXT:
         raise InvalidInputError(f"{len(text)} characters are too many", where=where, accepted=GRAMMAR)
     tokens = [token.strip() for token in text.split(",")]
+    if len(tokens) > MAX_POOLS:
+        raise InvalidInputError(f"{len(tokens)} pools are too many", where=where, accepted=f"at most {MAX_POOLS}")
     if len(tokens) == 1 and (match := _TOKEN.fullmatch(tokens[0])) and not match["first"]:
         if _REVERSED.fullmatch(tokens[0]) is not None:
             raise _not_understood(tokens[0], where)
@@ -151,6 +155,8 @@ def _resized(kind: _Kind, gpus_per_node: int, where: str) -> NodeType:
 def _pool_from_spec(pool: PoolSpec, where: str) -> _Draft:
     if (pool.gpu is None) == (pool.node is None):
         raise InvalidInputError("needs either 'gpu' or 'node'", where=where, accepted="gpu: h100, or node: p5.48xlarge")
+    if pool.name is not None and not pool.name.isprintable():
+        raise InvalidInputError(f"{pool.name!r} is no name", where=f"{where}.name", accepted="printable text")
     name = pool.gpu or pool.node or ""
     kind = _find(name, f"{where}.{'gpu' if pool.gpu else 'node'}")
     if kind.is_generic != (pool.gpu is not None):

@@ -327,7 +327,10 @@ def _parse_json(text: str, where: str) -> dict[str, Json]:
     except RecursionError:
         raise InvalidInputError("is nested too deeply", where=where, accepted="a plan file") from None
     except ValueError as error:
-        raise InvalidInputError(f"is not a plan: {error}", where=where, accepted="a plan file") from None
+        # The error of a huge number goes on with advice to Python programmers.
+        raise InvalidInputError(
+            f"is not a plan: {str(error).split(';')[0]}", where=where, accepted="a plan file"
+        ) from None
     if not isinstance(document, dict):
         raise InvalidInputError("is not a JSON object", where=where, accepted="a plan file")
     return document

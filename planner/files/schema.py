@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -49,10 +50,64 @@ def _problem(detail: ErrorDetails, model: type[BaseModel], where: str) -> Invali
     place = f"{where}: {path}" if path else where
     if detail["type"] == "missing":
         return InvalidInputError("is missing", where=place)
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if detail["type"] == "value_error":
-        return InvalidInputError(message, where=place)
-    return InvalidInputError(f"{shown} is not accepted", where=place, accepted=message.removeprefix("a valid "))
+        return InvalidInputError(detail["msg"].removeprefix("Value error, "), where=place)
+    return InvalidInputError(f"{shown} is not accepted", where=place, accepted=_accepted(detail, model))
+
+
+_KINDS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "model_attributes_type": "keys and values",
+    "dataclass_type": "keys and values",
+}
+_BOUNDS = {
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
+    "enum": "{expected}",
+    "literal_error": "{expected}",
+    "union_tag_invalid": "a kind that is one of {expected_tags}",
+    "union_tag_not_found": "keys and values with {discriminator}",
+}
+_EXAMPLE = re.compile("such as '[^']+'")
+
+
+def _accepted(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    """What would have been accepted, in words that do not presuppose Python; with the example of the key, if any."""
+    kind = detail["type"]
+    if kind in _BOUNDS:
+        return _BOUNDS[kind].format_map(detail.get("ctx", {}))
+    words = _KINDS.get(kind) or detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    example = _EXAMPLE.search(_description(model, detail["loc"]))
+    return f"{words}, {example.group()}" if example is not None else words
+
+
+def _description(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    """What the schema says about a key; empty where it says nothing."""
+    names = [part for part in location if isinstance(part, str)]
+    for name in names[:-1]:
+        field = model.model_fields.get(name)
+        inner = _model_in(field.annotation) if field is not None else None
+        if inner is None:
+            return ""
+        model = inner
+    last = model.model_fields.get(names[-1]) if names else None
+    return (last.description or "") if last is not None else ""
 
 
 def dotted(location: tuple[int | str, ...]) -> str:

@@ -105,8 +105,11 @@ class _Reader:
         self.spec = spec
         self.problems = Problems()
         self.assumptions: list[Assumption] = []
+        self.wrong: set[str] = set()
+        """Fields with a problem of their own: nothing that follows from their values is worth saying."""
 
     def fail(self, name: str, message: str, accepted: str = "", suggestion: str = "") -> None:
+        self.wrong.add(name)
         self.problems.add(
             InvalidInputError(message, where=self.spec.place(name), accepted=accepted, suggestion=suggestion)
         )
@@ -198,10 +201,11 @@ def _load_model(reference: str, where: str) -> Model:
 def _read_lengths(reader: _Reader, actor: Model | None) -> tuple[int, float, LengthLaw] | None:
     """Longest prompt, mean prompt, response law."""
     # The mean response decides more than anything else, so that it is stated first.
-    response_max = reader.spec.response_max or DEFAULT_RESPONSE_TOKENS
+    given = reader.spec.response_max
+    response_max = given if given is not None and 1 <= given <= MAX_TOKENS else DEFAULT_RESPONSE_TOKENS
     mean = reader.number("response_mean", 1.0, MAX_TOKENS)
     if reader.spec.response_mean is None:
-        mean = response_max * DEFAULT_MEAN_SHARE
+        mean = max(1.0, response_max * DEFAULT_MEAN_SHARE)
         reader.assume(
             "mean response",
             f"{mean:g} tokens, half of the longest",
@@ -214,7 +218,7 @@ def _read_lengths(reader: _Reader, actor: Model | None) -> tuple[int, float, Len
     longest = reader.count("response_max", DEFAULT_RESPONSE_TOKENS, MAX_TOKENS, "longest response", "give --response")
     prompt_max = reader.count("prompt_max", DEFAULT_PROMPT_TOKENS, MAX_TOKENS, "longest prompt", "give --prompt")
     prompt_mean = _read_prompt_mean(reader, prompt_max or DEFAULT_PROMPT_TOKENS)
-    if longest is None or prompt_max is None or mean is None or cv is None:
+    if longest is None or prompt_max is None or mean is None or cv is None or "response_max" in reader.wrong:
         return None
     if mean > longest:
         reader.fail("response_mean", f"mean {mean:g} is above the longest response", f"at most {longest}")
@@ -225,7 +229,7 @@ def _read_lengths(reader: _Reader, actor: Model | None) -> tuple[int, float, Len
 
 def _read_prompt_mean(reader: _Reader, prompt_max: int) -> float:
     mean = reader.number("prompt_mean", 1.0, MAX_TOKENS)
-    if mean is not None and mean > prompt_max:
+    if mean is not None and mean > prompt_max and "prompt_max" not in reader.wrong:
         reader.fail("prompt_mean", f"mean {mean:g} is above the longest prompt", f"at most {prompt_max}")
     if mean is not None:
         return mean
@@ -241,7 +245,7 @@ def _note_positions(reader: _Reader, actor: Model | None, longest: int) -> None:
         reader.assume(
             "positions",
             f"{longest:,} tokens with RoPE scaling",
-            f"the model's configuration ends at {actor.max_positions:,}",
+            f"the model's configuration ends at {actor.max_positions:,}; change it first: engines refuse more",
             "given lengths",
         )
 
@@ -255,7 +259,7 @@ def _read_group(reader: _Reader, algorithm: Algorithm | None) -> int:
         reader.assume(
             "group size", f"{group}", "scales samples per iteration; give --group", f"{algorithm.title} default"
         )
-    if group < algorithm.min_group_size:
+    if group < algorithm.min_group_size and "group_size" not in reader.wrong:
         reader.fail("group_size", f"{group} is too small for {algorithm.title}", f"at least {algorithm.min_group_size}")
     return group
 
@@ -271,7 +275,7 @@ def _read_optimizer(reader: _Reader, num_prompts: int | None) -> tuple[int, int]
             f"{steps} per iteration",
             "1 is on-policy and needs no old log-probs; more wait for gradients more often",
         )
-    elif prompts % steps:
+    elif prompts % steps and not reader.wrong & {"num_prompts", "num_optimizer_steps"}:
         divisors = [k for k in range(1, prompts + 1) if prompts % k == 0] if prompts <= MAX_PROMPTS else []
         close = sorted(divisors, key=lambda k: abs(k - steps))[:2]
         reader.fail(
@@ -372,6 +376,11 @@ def _read_precisions(reader: _Reader, hardware: Hardware | None) -> tuple[Precis
         if value is not None and nodes and not any(node.gpu.supports(value) for node in nodes):
             known = [p.value for p in Precision if any(node.gpu.supports(p) for node in nodes)]
             reader.fail(name, f"{nodes[0].gpu.name} cannot compute in {value.value}", ", ".join(known))
+    default = Precision.BF16
+    lacks_default = bool(nodes) and not any(node.gpu.supports(default) for node in nodes)
+    if lacks_default and None in (train, rollout) and not reader.wrong & {"train_precision", "rollout_precision"}:
+        lacking = " and ".join(dict.fromkeys(node.gpu.name for node in nodes))
+        reader.fail("gpus", f"{lacking} cannot compute in {default.value}, the default precision", "a GPU that can")
     return train or Precision.BF16, rollout or Precision.BF16
 
 
@@ -424,11 +433,25 @@ def _read_limits(reader: _Reader, hardware: Hardware | None) -> Limits:
         max_iteration_s=deadline_s / steps if deadline_s and steps else None,
         max_gpus=max_gpus,
         max_usd_per_iteration=budget_usd / steps if budget_usd and steps else None,
-        framework=spec.framework,
+        framework=_read_framework(reader),
         time_limit_s=time_limit or DEFAULT_TIME_LIMIT_S,
         solver=_read_solver(reader),
         seed=_read_seed(reader),
     )
+
+
+def _read_framework(reader: _Reader) -> str | None:
+    """The name as the rules spell it."""
+    from planner.files.framework import load_framework
+
+    name, where = reader.spec.framework, reader.spec.place("framework")
+    if name is None:
+        return None
+    try:
+        return load_framework(name).name
+    except InvalidInputError as error:
+        reader.problems.add(InvalidInputError(str(error), where=where))
+        return None
 
 
 def _require_prices(reader: _Reader, hardware: Hardware | None) -> None:

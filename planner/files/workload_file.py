@@ -7,11 +7,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from planner.files.gpus import MAX_POOLS
 from planner.files.schema import raise_for
 from planner.files.spec import PoolSpec, WorkerSpec, WorkloadSpec
 from planner.files.yaml_text import read_yaml
-
-MAX_POOLS = 16
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]

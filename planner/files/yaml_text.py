@@ -5,6 +5,7 @@ Aliases (and with them exponential "bombs"), duplicate keys, deep nesting and ve
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml
@@ -15,6 +16,8 @@ from planner.files.atomic import read_limited
 MAX_BYTES = 4 * 2**20
 MAX_DEPTH = 16
 MAX_NODES = 50_000
+_MISREAD = re.compile(r"[-+]?(\d[\d_]*(:\d+)+(\.\d*)?|0[\d_]+)")
+"""Plain scalars that YAML 1.1 takes for numbers which nobody meant: `1:30` is 90, and `010` is 8."""
 
 
 def read_yaml(path: Path, *, kind: str) -> dict[str, object]:
@@ -33,7 +36,7 @@ def read_yaml(path: Path, *, kind: str) -> dict[str, object]:
         raise InvalidInputError(f"{_place(error)}is not YAML: {_reason(error)}", where=where) from None
     except (ValueError, OverflowError) as error:
         # Scalars that look like dates or numbers but are none (2024-13-45).
-        raise InvalidInputError(f"holds a value that cannot be read: {error}", where=where) from None
+        raise InvalidInputError(f"holds a value that cannot be read: {_plain(error)}", where=where) from None
     if not isinstance(value, dict):
         raise InvalidInputError(
             f"holds {_type_name(value)}, not keys and values", where=where, accepted=f"a {kind} such as 'model: ...'"
@@ -88,9 +91,20 @@ def _check_events(text: str, where: str) -> None:
                 raise InvalidInputError(f"line {line}: nested deeper than {MAX_DEPTH} levels", where=where)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _MISREAD.fullmatch(event.value):
+            raise InvalidInputError(
+                f"line {line}: {event.value[:40]} would be read to base 60 or 8",
+                where=where,
+                accepted="numbers without colons and leading zeros, or text in quotes",
+            )
         nodes += isinstance(event, yaml.NodeEvent)
         if nodes > MAX_NODES:
             raise InvalidInputError(f"line {line}: more than {MAX_NODES} values", where=where)
+
+
+def _plain(error: Exception) -> str:
+    """The first clause; what follows it in the error of a huge number is advice to Python programmers."""
+    return str(error).split(";")[0]
 
 
 def _place(error: yaml.YAMLError) -> str:

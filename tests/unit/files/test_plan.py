@@ -185,7 +185,7 @@ def test_what_is_no_plan_is_refused(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("section", "value", "expected"),
     [
-        ("num_gpus", "32", "p.json: num_gpus: '32' is not accepted; accepted: integer"),
+        ("num_gpus", "32", "p.json: num_gpus: '32' is not accepted; accepted: a whole number"),
         ("num_gpus", -1, "p.json: num_gpus"),
         ("status", "great", "p.json: status: 'great' is not accepted"),
         ("placements", {}, "p.json: placements"),

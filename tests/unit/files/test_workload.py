@@ -152,6 +152,8 @@ def test_no_count_means_the_smallest_cluster(text: str | None, gpu: str) -> None
         ("9" * 30 + "xh100", "is too large"),
         ("x" * 500, "too many"),
         ("-8xh100", "is not understood"),
+        ("٨xh100", "is not understood"),
+        (",".join(["8xh100"] * 17), "17 pools are too many; accepted: at most 16"),
         ("8xh100;rm", "is not understood"),
     ],
 )
@@ -292,13 +294,25 @@ def test_messages_name_flag_or_key(tmp_path: Path) -> None:
         ("model: a\nbatch: {promts: 3}\n", "batch: unknown key 'promts'"),
         ("model: a\nmodel: b\n", "key 'model' is given twice"),
         ("model: a\nbatch: {group: 2, group: 3}\n", "key 'group' is given twice"),
-        ("model: a\nbatch: {prompts: many}\n", "batch.prompts: 'many' is not accepted; accepted: integer"),
+        ("model: a\nbatch: {prompts: many}\n", "batch.prompts: 'many' is not accepted; accepted: a whole number"),
         ("model: a\nbatch: {prompts: 2.5}\n", "batch.prompts"),
         ("model: a\nbatch: {prompts: true}\n", "batch.prompts"),
         ("model: a\nbatch: {kl: .nan}\n", "batch.kl"),
         ("model: a\nbatch: {kl: .inf}\n", "batch.kl"),
-        ("model: a\nlimits: {deadline: 12}\n", "limits.deadline"),
-        ("model: 5\n", "model: 5 is not accepted"),
+        ("model: a\nlimits: {deadline: 12}\n", "limits.deadline: 12 is not accepted; accepted: text, such as '12h'"),
+        ("model: 5\n", "model: 5 is not accepted; accepted: text"),
+        ("model: a\nbatch: foo\n", "batch: 'foo' is not accepted; accepted: keys and values"),
+        (
+            "cluster: {pools: [{gpu: h100, nodes: 1, price: 4.10}]}\n",
+            "cluster.pools[0].price: 4.1 is not accepted; accepted: text, such as '2.50 USD/hour'",
+        ),
+        (
+            "cluster: {pools: [{gpu: h100, nodes: 1, host_ram: 2}]}\n",
+            "pools[0].host_ram: 2 is not accepted; accepted: text, such as '1 TiB'",
+        ),
+        ("model: a\nbatch: {prompts: 1:30}\n", "line 2: 1:30 would be read to base 60 or 8"),
+        ("model: a\nbatch: {prompts: 010}\n", "line 2: 010 would be read to base 60 or 8"),
+        (f"model: a\nbatch: {{prompts: {'9' * 5000}}}\n", "holds a value that cannot be read: Exceeds the limit"),
         ("model: [a\n", "is not YAML"),
         ("model: a\n\tgpus: b\n", "is not YAML"),
         ("model: !!python/object/apply:os.system ['true']\n", "is not YAML"),
@@ -309,16 +323,65 @@ def test_messages_name_flag_or_key(tmp_path: Path) -> None:
         ("a: [" + "1," * 60_000 + "]", "more than 50000 values"),
         ("model: 2024-13-45\n", "cannot be read"),
         ("1: 2\n", "key 1 is not text"),
-        ("cluster: {pools: []}\n", "cluster.pools"),
-        ("cluster: {pools: [{gpu: h100, nodes: 0}]}\n", "cluster.pools[0].nodes"),
+        ("cluster: {pools: []}\n", "cluster.pools: [] is not accepted; accepted: a list of at least 1"),
+        (
+            "cluster: {pools: [{gpu: h100, nodes: 0}]}\n",
+            "cluster.pools[0].nodes: 0 is not accepted; accepted: at least 1",
+        ),
     ],
 )
 def test_files_that_are_refused(text: str, expected: str, tmp_path: Path) -> None:
     path = written(text, tmp_path)
     with pytest.raises(InvalidInputError) as caught:
         read_workload(path)
-    assert str(path) in str(caught.value)
-    assert expected in str(caught.value)
+    message = str(caught.value)
+    assert str(path) in message
+    assert expected in message
+    for jargon in ("dictionary", "instance", "validation", "Input", "valid ", "set_int_max_str_digits"):
+        assert jargon not in message
+
+
+def test_quoted_text_may_look_like_a_number_to_base_60(tmp_path: Path) -> None:
+    assert read_workload(written("model: '1:30'\ngpus: \"010\"\n", tmp_path)).model == "1:30"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        replace(BASE, response_max=-1),
+        replace(BASE, response_max=10**10),
+        replace(BASE, response_max=-1, response_mean=9000.0),
+        replace(BASE, prompt_max=0, prompt_mean=2000.0),
+        replace(BASE, group_size=0),
+        replace(BASE, group_size=10**6),
+        replace(BASE, num_prompts=0, num_optimizer_steps=7),
+        replace(BASE, gpus="8xv100"),
+        replace(BASE, gpus="v100", train_precision="bf16"),
+        replace(BASE, framework=""),
+    ],
+)
+def test_one_wrong_value_is_one_problem(spec: WorkloadSpec) -> None:
+    message = refused(spec)
+    assert "problems" not in message
+    assert message.startswith("--")
+
+
+def test_a_gpu_without_the_default_precision_is_named() -> None:
+    message = refused(replace(BASE, gpus="8xv100"))
+    assert "--gpus: Tesla V100-SXM2-32GB cannot compute in bf16" in message
+    # One pool that can is enough.
+    assert build_request(replace(BASE, gpus="8xv100,8xh100")).cluster is not None
+
+
+def test_a_framework_is_called_as_its_rules_call_it() -> None:
+    assert build_request(replace(BASE, framework="VERL")).limits.framework == "verl"
+    assert "did you mean 'verl'" in refused(replace(BASE, framework="vrel"))
+
+
+def test_a_pool_name_must_be_printable(tmp_path: Path) -> None:
+    text = 'model: qwen3-8b\ncluster: {pools: [{gpu: h100, nodes: 1, name: "a\\e[31m"}]}\n'
+    with pytest.raises(InvalidInputError, match=r"pools\[0\]\.name: 'a\\x1b\[31m' is no name"):
+        request(text, tmp_path)
 
 
 @pytest.mark.parametrize(
