@@ -29,6 +29,9 @@ DISTANCE_PRECISION = 0.7
 DISTANCE_FRAMEWORK = 0.7
 DISTANCE_SUBSET = 3.0
 DISTANCE_QUALITY = 3.0
+DISTANCE_DOUBLING = 0.15
+"""For each factor of two in active parameters, up to DISTANCE_SIZE."""
+DISTANCE_SIZE = 0.6
 NEAR_DISTANCE = 1.45
 """A row counts as near up to here: same kind of run and GPU generation; model or precision and framework may differ."""
 TIME_TABLE = "rl"
@@ -60,6 +63,7 @@ def _plan_band(plan: Plan, data: ResidualFile, name: str, subset: str) -> Band |
         framework=plan.limits.framework or "",
         subset=subset,
         quality="A",
+        num_active_params=plan.workload.actor.num_active_params,
     )
     return band(traits, table)
 
@@ -95,7 +99,17 @@ def distances(queries: Sequence[Traits], residuals: Sequence[Residual]) -> Float
         + _unequal([q.framework.lower() for q in queries], [r.framework.lower() for r in rows], DISTANCE_FRAMEWORK)
         + _unequal([q.subset for q in queries], [r.subset for r in rows], DISTANCE_SUBSET)
         + _unequal([q.quality for q in queries], [r.quality for r in rows], DISTANCE_QUALITY)
+        + _sizes([q.num_active_params for q in queries], [r.num_active_params for r in rows])
     )
+
+
+def _sizes(left: list[float], right: list[float]) -> FloatArray:
+    """Distance of sizes; the largest one where a row's size is not known."""
+    a, b = np.array(left)[:, None], np.array(right)[None, :]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        doublings = np.abs(np.log2(a / b))
+    apart = np.where(np.isfinite(doublings), np.minimum(DISTANCE_DOUBLING * doublings, DISTANCE_SIZE), DISTANCE_SIZE)
+    return np.where(a > 0.0, apart, 0.0)
 
 
 def _unequal(left: list[str], right: list[str], distance: float) -> FloatArray:

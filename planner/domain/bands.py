@@ -24,6 +24,8 @@ class Traits:
     subset: str
     """Kind of row: dense or moe training, synchronous or asynchronous step, name of a stage, ..."""
     quality: str
+    num_active_params: float
+    """Of the model; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

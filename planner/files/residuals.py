@@ -20,6 +20,7 @@ FILE_NAME = "residuals.json"
 FORMAT = 1
 _PACKAGE = "measurements"
 _DIGITS = 4
+_BILLION = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +72,11 @@ def _table(section: Fields, listed: tuple[str, ...]) -> ResidualTable:
     residuals = []
     # Most rows share their traits with others.
     known: dict[tuple[object, ...], Traits] = {}
-    for row, log_ratio, weight, *codes in _lists(section.items("rows")):
-        key = tuple(codes)
+    for row, log_ratio, weight, size, *codes in _lists(section.items("rows")):
+        key = (size, *codes)
         traits = known.get(key)
         if traits is None:
-            traits = known[key] = _traits([texts[_index(code)] for code in codes])
+            traits = known[key] = _traits([texts[_index(code)] for code in codes], _number(size) * _BILLION)
         residuals.append(Residual(row=str(row), traits=traits, log_ratio=_number(log_ratio), weight=_number(weight)))
     return ResidualTable(
         name=section.text("name"),
@@ -84,11 +85,11 @@ def _table(section: Fields, listed: tuple[str, ...]) -> ResidualTable:
     )
 
 
-def _traits(values: list[str]) -> Traits:
+def _traits(values: list[str], num_active_params: float) -> Traits:
     model, family, gpu, architecture, precision, framework, subset, quality = values
     return Traits(
         model=model, family=family, gpu=gpu, architecture=architecture, precision=precision, framework=framework,
-        subset=subset, quality=quality,
+        subset=subset, quality=quality, num_active_params=num_active_params,
     )  # fmt: skip
 
 
@@ -135,5 +136,6 @@ def _values(traits: Traits) -> tuple[str, ...]:
 
 
 def _line(residual: Residual, codes: dict[str, int]) -> str:
-    numbers = [round(residual.log_ratio, _DIGITS), round(residual.weight, _DIGITS)]
+    size = round(residual.traits.num_active_params / _BILLION, _DIGITS)
+    numbers = [round(residual.log_ratio, _DIGITS), round(residual.weight, _DIGITS), size]
     return json.dumps([residual.row, *numbers, *(codes[value] for value in _values(residual.traits))])

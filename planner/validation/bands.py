@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from planner import bands
 from planner.domain.bands import COVERAGE_RATIO, Residual, ResidualTable, Traits
-from planner.validation.read import RowError, family_of, find_node
+from planner.validation.read import RowError, family_of, find_model, find_node
 from planner.validation.records import Keys, Priced
 from planner.validation.statistics import kind, log_residual
 
@@ -60,6 +60,7 @@ def traits(keys: Keys, quality: str) -> Traits:
         framework=keys.framework,
         subset=keys.subset,
         quality=quality,
+        num_active_params=_size(keys.model),
     )
 
 
@@ -147,6 +148,15 @@ def smallest_stretch(needed: FloatArray) -> float:
     # Split conformal prediction (arXiv 2107.07511): the ceil((n + 1) * 0.8)-th smallest of n.
     position = min(math.ceil(COVERAGE_RATIO * (len(needed) + 1)), len(needed)) - 1
     return float(min(np.sort(needed)[position], MAX_STRETCH_RATIO))
+
+
+@cache
+def _size(model: str) -> float:
+    """Active parameters of a model; 0 for one that no catalog knows."""
+    try:
+        return float(find_model(model).num_active_params)
+    except RowError:
+        return 0.0
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def traits(**changes: str) -> Traits:
         "model": "m", "family": "f", "gpu": "g", "architecture": "a", "precision": "bf16", "framework": "fw",
         "subset": "", "quality": "A",
     }  # fmt: skip
-    return Traits(**{**values, **changes})
+    return Traits(**{**values, **changes}, num_active_params=8e9)
 
 
 def residual(log_ratio: float, *, weight: float = 1.0, row: str = "r", **changes: str) -> Residual:
@@ -50,6 +51,13 @@ def test_distance_grows_with_every_difference_and_ignores_the_case_of_frameworks
     assert distances([traits(framework="FW")], rows)[0, 0] == 0.0
     for name in ("model", "family", "gpu", "architecture", "precision", "framework", "subset", "quality"):
         assert distances([traits(**{name: "other"})], rows)[0, 0] > 0.0
+
+
+def test_models_of_like_size_are_nearer() -> None:
+    query = traits()
+    rows = [replace(residual(0.0), traits=replace(query, num_active_params=size)) for size in (8e9, 16e9, 256e9, 0.0)]
+    apart = distances([query], rows)[0]
+    assert apart[0] == 0.0 < apart[1] < apart[2] == apart[3]
 
 
 def test_bands_hold_their_prediction_even_where_the_model_is_biased() -> None:
@@ -132,7 +140,7 @@ def test_file_round_trip() -> None:
         "", "[]", "{}", '{"format": 2}',
         '{"format": 1, "texts": [], "families": [], "tables": [{"name": "rl", "stretch_ratio": 1, "rows": [["r"]]}]}',
         '{"format": 1, "texts": ["a"], "families": [], "tables": [{"name": "rl", "stretch_ratio": 1, "rows": '
-        '[["r", 0.1, 1, 9, 0, 0, 0, 0, 0, 0, 0]]}]}',
+        '[["r", 0.1, 1, 8, 9, 0, 0, 0, 0, 0, 0, 0]]}]}',
     ],
 )  # fmt: skip
 def test_damaged_files_are_refused(text: str) -> None:
