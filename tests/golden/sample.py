@@ -55,8 +55,8 @@ def gpu() -> Gpu:
     kernel = KernelEfficiency(
         gemm_flop_ratio=0.7, gemm_hbm_ratio=0.85, gemm_launch_s=5e-6, attention_flop_ratio=0.6,
         attention_half_tokens=512.0, decode_attention_hbm_ratio=0.8, decode_attention_launch_s=8e-6,
-        moe_gemm_flop_ratio=0.43, moe_hbm_ratio=0.85, moe_launch_s=15e-6, weight_only_hbm_ratio=0.8, weight_only_flop_ratio=0.4,
-        weight_only_launch_s=15e-6, training_flop_ratio=0.87,
+        moe_gemm_flop_ratio=0.43, moe_hbm_ratio=0.85, moe_launch_s=15e-6, weight_only_hbm_ratio=0.8,
+        weight_only_flop_ratio=0.4, weight_only_launch_s=15e-6, training_flop_ratio=0.87,
         training_moe_flop_ratio=0.66,
     )  # fmt: skip
     law = CollectiveLaw(num_ranks=(2, 8), alpha_s=(1e-5, 2e-5), bytes_per_s=(3e11, 3.6e11), gamma_s=(1e-9, 2e-9))
