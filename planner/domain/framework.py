@@ -6,7 +6,7 @@ that was searched for a framework is a plan that its adapter can export.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,10 +120,18 @@ class FrameworkRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowRule:
-    """`allows` gives the rows that a back end can express; `reason` completes "<back end>: ..."."""
+    """`allows` gives the rows that a back end can express.
+
+    `reason` completes "<back end>: ..." for many rows, `fault` says the same about one strategy.
+    """
 
     reason: str
     allows: Callable[[TrainerBackend, TrainerTable, bool, Model | None], BoolArray]
+    fault: Callable[[TrainerBackend, TrainerStrategy], str] | None = None
+    """None: `reason` says it all."""
+
+    def fault_of(self, backend: TrainerBackend, strategy: TrainerStrategy) -> str:
+        return self.reason if self.fault is None else self.fault(backend, strategy)
 
 
 def _is_in(column: FloatArray, values: tuple[object, ...], allowed: frozenset[object]) -> BoolArray:
@@ -188,31 +196,62 @@ def _recompute(backend: TrainerBackend, table: TrainerTable, trains: bool, model
 
 _ROW_RULES: tuple[_RowRule, ...] = (
     _RowRule(
-        reason="no such sharding",
+        reason="ZeRO level not offered",
         allows=lambda b, t, trains, _: _is_in(
             t.sharding, SHARDINGS, frozenset(b.shardings if trains else b.inference_shardings)
         ),
+        fault=lambda _, s: f"{s.sharding.value} is not offered",
     ),
-    _RowRule(reason="no hybrid sharding", allows=_hybrid),
-    _RowRule(reason="tp too large", allows=lambda b, t, *_: np.asarray(t.tp <= b.max_tp)),
-    _RowRule(reason="pp too large", allows=lambda b, t, *_: np.asarray(t.pp <= b.max_pp)),
-    _RowRule(reason="vpp too large", allows=lambda b, t, *_: np.asarray(t.vpp <= b.max_vpp)),
-    _RowRule(reason="cp too large", allows=lambda b, t, *_: np.asarray(t.cp <= b.max_cp)),
+    _RowRule(reason="no sharding over only a part of the ranks", allows=_hybrid),
     _RowRule(
-        reason="no such context parallelism",
+        reason="tp above the limit",
+        allows=lambda b, t, *_: np.asarray(t.tp <= b.max_tp),
+        fault=lambda b, s: f"tp is {s.tp}, at most {b.max_tp}",
+    ),
+    _RowRule(
+        reason="pp above the limit",
+        allows=lambda b, t, *_: np.asarray(t.pp <= b.max_pp),
+        fault=lambda b, s: f"pp is {s.pp}, at most {b.max_pp}",
+    ),
+    _RowRule(
+        reason="vpp above the limit",
+        allows=lambda b, t, *_: np.asarray(t.vpp <= b.max_vpp),
+        fault=lambda b, s: f"vpp is {s.vpp}, at most {b.max_vpp}",
+    ),
+    _RowRule(
+        reason="cp above the limit",
+        allows=lambda b, t, *_: np.asarray(t.cp <= b.max_cp),
+        fault=lambda b, s: f"cp is {s.cp}, at most {b.max_cp}",
+    ),
+    _RowRule(
+        reason="kind of context parallelism not offered",
         allows=lambda b, t, *_: np.asarray(
             (t.cp == 1) | _is_in(t.context_parallel, CONTEXT_PARALLELS, frozenset(b.context_parallels))
         ),
+        fault=lambda _, s: f"{s.context_parallel.value} context parallelism is not offered",
     ),
     _RowRule(reason="no expert parallelism", allows=lambda b, t, *_: np.asarray((t.ep == 1) | b.allows_ep)),
-    _RowRule(reason="expert tp differs from tp", allows=_expert_tp),
-    _RowRule(reason="layers do not split over pp", allows=_even_pipeline),
-    _RowRule(reason="no such recomputation", allows=_recompute),
     _RowRule(
-        reason="no such offload",
+        reason="expert tp differs from tp",
+        allows=_expert_tp,
+        fault=lambda _, s: f"expert tp {s.etp} differs from tp {s.tp}",
+    ),
+    _RowRule(
+        reason="layers do not split over pp",
+        allows=_even_pipeline,
+        fault=lambda _, s: f"layers do not split over pp {s.pp}",
+    ),
+    _RowRule(
+        reason="recomputation not offered",
+        allows=_recompute,
+        fault=lambda _, s: f"recomputation '{s.recompute.value}' is not offered",
+    ),
+    _RowRule(
+        reason="offload not offered",
         allows=lambda b, t, trains, _: _is_in(
             t.offload, OFFLOADS, frozenset(b.offloads if trains else b.inference_offloads)
         ),
+        fault=lambda _, s: f"offload '{s.offload.value}' is not offered",
     ),
 )
 
@@ -253,16 +292,45 @@ def trainer_rejections(
     return tuple(result)
 
 
+def trainer_faults(
+    rules: FrameworkRules, strategy: TrainerStrategy, *, trains: bool, worker: WorkerName, model: Model
+) -> tuple[str, tuple[str, ...]]:
+    """The back end that comes closest to a strategy, and what it lacks: nothing where some back end can express it."""
+    table = TrainerTable.of((strategy,))
+    found = [
+        (
+            backend.name,
+            tuple(
+                rule.fault_of(backend, strategy)
+                for rule in _ROW_RULES
+                if not rule.allows(backend, table, trains, model)[0]
+            ),
+        )
+        for backend in _candidates(rules, worker)
+    ]
+    return min(found, key=lambda item: len(item[1]), default=("", ()))
+
+
 def rollout_rejections(rules: FrameworkRules, table: RolloutTable) -> tuple[tuple[str, BoolArray], ...]:
     """Rows that the framework's engines cannot express, by reason; masks of shape (num_candidates,)."""
+    return tuple((f"{rules.title}: {reason}", mask) for reason, mask in _rollout_masks(rules, table) if mask.any())
+
+
+def _rollout_masks(rules: FrameworkRules, table: RolloutTable) -> tuple[tuple[str, BoolArray], ...]:
     wide_ep = table.ep > 1
-    found = (
-        ("rollout pp too large", np.asarray(table.pp > rules.max_rollout_pp)),
+    idles = " or ".join(_IDLE_WORDS[idle] for idle in EngineIdle if idle in rules.engine_idles)
+    return (
+        (f"rollout pp above {rules.max_rollout_pp}", np.asarray(table.pp > rules.max_rollout_pp)),
         ("no rollout expert parallelism", np.asarray(wide_ep & (not rules.allows_rollout_ep))),
         ("rollout ep differs from tp", np.asarray(wide_ep & rules.rollout_ep_equals_tp & (table.ep != table.tp))),
-        ("engines cannot idle so", ~_is_in(table.idle, ENGINE_IDLES, frozenset(rules.engine_idles))),
+        (f"engines always {idles}", ~_is_in(table.idle, ENGINE_IDLES, frozenset(rules.engine_idles))),
     )
-    return tuple((f"{rules.title}: {reason}", mask) for reason, mask in found if mask.any())
+
+
+_IDLE_WORDS = {
+    EngineIdle.RESIDENT: "stay in GPU memory while others run",
+    EngineIdle.SLEEP: "sleep while others run",
+}
 
 
 def _first_backends(
@@ -322,8 +390,13 @@ def mesh_keys(
 # Rules on placements ---------------------------------------------------------------------------------------------
 
 
+def _joined(names: Sequence[str]) -> str:
+    """`'a'`, `'a and b'`, `'a, b and c'`."""
+    return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
+
+
 def _listed(workers: frozenset[WorkerName]) -> str:
-    return ", ".join(w.value for w in WorkerName if w in workers)
+    return _joined([w.value for w in WorkerName if w in workers])
 
 
 def placement_problem(
@@ -394,10 +467,13 @@ def worker_model(workload: Workload, worker: WorkerName) -> Model:
 
 
 def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
-    """Everything that keeps the framework from running the plan as it is; empty if it can."""
+    """Everything that keeps the framework from running the plan as it is; empty if it can.
+
+    Each is a clause about the framework ("it has no PPO") or about workers of the plan.
+    """
     workers = placed_workers(plan)
     found = (
-        *workload_problems(rules, plan.workload),
+        *(f"it {lack}" for lack in _lacks(rules, plan.workload)),
         *_stage_problems(rules, plan, workers),
         *_strategy_problems(rules, plan.workload, workers),
         *_mesh_problems(rules, plan.workload, workers),
@@ -409,60 +485,78 @@ def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
 
 def workload_problems(rules: FrameworkRules, workload: Workload) -> tuple[str, ...]:
     """What the framework lacks for the workload, whatever the plan: to be asked before any search."""
+    return tuple(f"{rules.title} {lack}" for lack in _lacks(rules, workload))
+
+
+def _lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
     problems: list[str] = []
     if workload.algorithm.name not in rules.algorithms:
-        problems.append(f"{rules.title} has no {workload.algorithm.title}")
+        problems.append(f"has no {workload.algorithm.title}")
     if workload.reward.model is not None and WorkerName.REWARD_MODEL not in rules.workers:
-        problems.append(f"{rules.title} runs no reward model on GPUs of the plan")
+        problems.append(f"runs no {WorkerName.REWARD_MODEL.value} on GPUs")
     if workload.train_precision not in rules.train_precisions:
-        problems.append(f"{rules.title} does not train in {workload.train_precision.value}")
+        problems.append(f"does not train in {workload.train_precision.value}")
     if workload.rollout_precision not in rules.rollout_precisions:
-        problems.append(f"{rules.title} does not generate in {workload.rollout_precision.value}")
+        problems.append(f"does not generate in {workload.rollout_precision.value}")
     if workload.lora_rank is not None and workload.lora_rank > rules.max_lora_rank:
         limit = f"LoRA ranks up to {rules.max_lora_rank}" if rules.max_lora_rank else "no LoRA"
-        problems.append(f"{rules.title} has {limit}, the plan trains rank {workload.lora_rank}")
+        problems.append(f"has {limit}, the plan trains rank {workload.lora_rank}")
     if rules.always_recomputes_old_logprob and not workload.needs_old_logprob:
-        problems.append(f"{rules.title} always recomputes old log-probs; the plan leaves that stage out")
-    return tuple(problems)
+        problems.append("always recomputes old log-probs, the plan leaves that stage out")
+    return problems
 
 
 def _stage_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
-    stages = frozenset(item.stage for item in plan.placements) - rules.supported_stages
-    problems = [f"{rules.title} has no stage '{stage.value}'" for stage in StageName if stage in stages]
+    # A worker that the framework lacks is reported as such, and not once more for each of its stages.
+    stages = {item.stage for item in plan.placements if item.worker is None or item.worker in rules.workers}
+    missing = [f"'{stage.value}'" for stage in StageName if stage in stages - rules.supported_stages]
+    problems = [f"it has no stage {' and '.join(missing)}"] if missing else []
     if rules.dynamic_sampling_excludes_shared_reward_model and plan.workload.algorithm.oversampling_ratio > 1:
         reward = [w for w in workers if w.name is WorkerName.REWARD_MODEL]
         if any(w.overlaps(other) for w in reward for other in workers if other is not w):
-            problems.append(f"{rules.title}: dynamic sampling needs the reward model on GPUs of its own")
+            problems.append("its dynamic sampling needs the reward model on GPUs of its own")
     return problems
 
 
 def _strategy_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
-    problems: list[str] = []
+    """What strategies ask too much, once for all workers of which the same is true."""
+    who: dict[tuple[str, str], list[str]] = {}
     for worker in workers:
+        if worker.name not in rules.workers:
+            continue
         if isinstance(worker.strategy, RolloutStrategy):
-            found = rollout_rejections(rules, RolloutTable.of((worker.strategy,)))
+            masks = _rollout_masks(rules, RolloutTable.of((worker.strategy,)))
+            backend, faults = "", tuple(reason for reason, mask in masks if mask[0])
         else:
             model = worker_model(workload, worker.name)
-            table = TrainerTable.of((worker.strategy,))
-            found = trainer_rejections(rules, table, trains=worker.trains, worker=worker.name, model=model)
-        problems += [f"{worker.name.value}: {reason}" for reason, mask in found if mask.any()]
-    return problems
+            backend, faults = trainer_faults(
+                rules, worker.strategy, trains=worker.trains, worker=worker.name, model=model
+            )
+        for fault in faults:
+            who.setdefault((backend, fault), []).append(worker.name.value)
+    by_workers: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for (backend, fault), names in who.items():
+        by_workers.setdefault((tuple(names), backend), []).append(fault)
+    return [
+        f"{_joined(names)}{f' ({backend})' if backend else ''}: {', '.join(faults)}"
+        for (names, backend), faults in by_workers.items()
+    ]
 
 
 def _mesh_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
     """One back end for actor, critic and reference, and equal degrees where they share a process."""
     coupled = [w for w in workers if w.name in ONE_BACKEND_WORKERS]
-    problems: list[str] = []
+    differing: list[str] = []
     for other in coupled[1:]:
         with_vpp = coupled[0].trains and other.trains
         keys = [_mesh_key(rules, workload, worker, with_vpp=with_vpp) for worker in (coupled[0], other)]
         # A strategy that no back end has is reported on its own.
         if keys[0] != keys[1] and None not in keys:
-            problems.append(
-                f"{rules.title} runs {coupled[0].name.value} and {other.name.value} with one back end and, "
-                "on Megatron, with equal tp, pp, cp, ep and etp"
-            )
-    return problems
+            differing.append(other.name.value)
+    if not differing:
+        return []
+    names = _joined([coupled[0].name.value, *differing])
+    return [f"it runs {names} with one back end and, on Megatron, with equal tp, pp, cp, ep and etp"]
 
 
 def _mesh_key(rules: FrameworkRules, workload: Workload, worker: PlacedWorker, *, with_vpp: bool) -> int | None:
@@ -480,32 +574,36 @@ def _placement_problems(rules: FrameworkRules, plan: Plan, workers: tuple[Placed
     ordered = tuple(sorted(groups, key=_listed))
     problem = placement_problem(rules, ordered, frozenset(worker.name for worker in workers))
     if problem is not None:
-        problems.append(f"{rules.title} {problem}")
+        problems.append(f"it {problem}")
     if rules.one_pool and len({worker.group.pool for worker in workers}) > 1:
-        problems.append(f"{rules.title} cannot say which pool a worker gets")
+        problems.append("it cannot be told which pool a worker gets")
     if rules.shared_workers_use_whole_group:
-        problems += _partial_use_problems(rules, workers)
+        problems += _partial_use_problems(workers)
     if rules.whole_nodes_only:
         for group in {worker.group.id: worker.group for worker in workers}.values():
             gpus_per_node = plan.cluster.pool(group.pool).node.gpus_per_node
             if group.num_nodes > 1 and group.num_gpus != group.num_nodes * gpus_per_node:
                 problems.append(
-                    f"{rules.title} takes whole nodes: {group.num_gpus} GPUs on {group.num_nodes} nodes "
+                    f"it takes whole nodes, the plan has {group.num_gpus} GPUs on {group.num_nodes} nodes "
                     f"of {gpus_per_node}"
                 )
     return problems
 
 
-def _partial_use_problems(rules: FrameworkRules, workers: tuple[PlacedWorker, ...]) -> list[str]:
+def _partial_use_problems(workers: tuple[PlacedWorker, ...]) -> list[str]:
     problems: list[str] = []
-    for worker in workers:
+    for index, worker in enumerate(workers):
         neighbours = [other for other in workers if worker.overlaps(other) and other is not worker]
-        wider = any(other.group.ranks != worker.group.ranks for other in neighbours)
-        if neighbours and (wider or worker.strategy.num_gpus != worker.group.num_gpus):
+        used, held = worker.strategy.num_gpus, worker.group.num_gpus
+        if neighbours and used != held:
             problems.append(
-                f"{rules.title}: {worker.name.value} must use all GPUs that it shares with others, "
-                f"the plan gives it {worker.strategy.num_gpus} of {worker.group.num_gpus}"
+                f"{worker.name.value} must use all GPUs that it shares with others, the plan gives it {used} of {held}"
             )
+        problems += [
+            f"{other.name.value} and {worker.name.value} share only a part of their GPUs"
+            for other in workers[:index]
+            if other in neighbours and other.group.ranks != worker.group.ranks
+        ]
     return problems
 
 

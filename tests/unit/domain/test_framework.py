@@ -64,7 +64,7 @@ def test_each_back_end_has_its_own_space() -> None:
 def test_reasons_name_the_closest_back_end() -> None:
     table = TrainerTable.of((megatron(32, offload=Offload.OPTIMIZER_SWAP),))
     reasons = [reason for reason, _ in trainer_rejections(VERL, table, trains=True)]
-    assert reasons == ["verl, megatron: no such offload"]
+    assert reasons == ["verl, megatron: offload not offered"]
 
 
 def test_fsdp_reference_is_always_offloaded() -> None:
@@ -111,7 +111,7 @@ def test_pipeline_ends_where_none_exist() -> None:
 def test_rollout_rules() -> None:
     table = RolloutTable.of((engine(32), engine(32, pp=2), engine(32, ep=2), engine(32, ep=4)))
     masks = dict(rollout_rejections(VERL, table))
-    assert masks["verl: rollout pp too large"].tolist() == [False, True, False, False]
+    assert masks["verl: rollout pp above 1"].tolist() == [False, True, False, False]
     assert masks["verl: rollout ep differs from tp"].tolist() == [False, False, True, False]
     resident = RolloutTable.of((engine(32, idle=EngineIdle.RESIDENT), engine(32, idle=EngineIdle.SLEEP)))
     ((_, mask),) = rollout_rejections(load_framework("areal"), resident)
@@ -165,7 +165,38 @@ def test_a_colocated_plan_is_fine_and_each_fault_is_named() -> None:
     other_backend = {**strategies, W.REFERENCE: forward_only(fsdp(32))}
     assert any("one back end" in p for p in plan_problems(VERL, make_plan(load, other_backend)))
     half = {**strategies, W.ACTOR_TRAINER: megatron(16)}
-    assert any("all GPUs" in p for p in plan_problems(VERL, make_plan(load, half)))
+    assert plan_problems(VERL, make_plan(load, half)) == (
+        "actor trainer must use all GPUs that it shares with others, the plan gives it 16 of 32",
+    )
+
+
+def test_verdicts_say_each_thing_once_in_plain_words() -> None:
+    load = workload("ppo", reward=RewardKind.MODEL)
+    plan = make_plan(load, colocated(load, megatron(32, vpp=4, recompute=Recompute.SELECTIVE), engine(32, pp=2)))
+    assert plan_problems(VERL, plan)[:2] == (
+        "rollout engine: rollout pp above 1",
+        "actor trainer and critic trainer (megatron): recomputation 'selective' is not offered",
+    )
+    problems = plan_problems(load_framework("slime"), plan)
+    assert sum("reward model" in problem for problem in problems) == 1
+    for rules in load_frameworks():
+        for problem in plan_problems(rules, plan):
+            assert rules.title not in problem
+
+
+def test_partial_sharing_is_not_called_all_of_all() -> None:
+    load = workload()
+    plan = make_plan(load, colocated(load, megatron(32), engine(32)))
+    group = replace(plan.device_groups[0], id="g1", num_gpus=16, num_nodes=2)
+    reference = replace(forward_only(megatron(16)), num_gpus=16)
+    placements = tuple(
+        replace(item, device_group="g1", strategy=reference) if item.worker is W.REFERENCE else item
+        for item in plan.placements
+    )
+    split = replace(plan, device_groups=(*plan.device_groups, group), placements=placements)
+    problems = plan_problems(VERL, split)
+    assert "actor trainer and reference share only a part of their GPUs" in problems
+    assert not any("32 of 32" in problem or "16 of 16" in problem for problem in problems)
 
 
 def test_batch_faults() -> None:
