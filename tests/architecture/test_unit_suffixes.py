@@ -22,6 +22,9 @@ NAMED_OTHERWISE = {
     "value": "the unit stands beside it",
     "objective_value": "the unit stands beside it",
     "bound": "the unit stands beside it",
+    "weight": "a share of one",
+    "elementwise_passes": "a mean count of reads and writes",
+    "quantisation_passes": "a mean count of reads and writes",
 }
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from planner.files.catalog import generic_node, load_model
 
 from planner.domain.hardware import Precision
 from planner.domain.strategy import SHARDINGS, Sharding
+from planner.files.catalog import generic_node, load_model
 from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
 from planner.search.legality import RolloutFacts, TrainerFacts
 from planner.search.space import SizeGrid
