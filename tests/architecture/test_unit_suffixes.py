@@ -40,7 +40,9 @@ def float_fields() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("owner", "field"), float_fields())
 def test_float_fields_name_their_unit(owner: str, field: str) -> None:
-    assert field.endswith(SUFFIXES) or field in NAMED_OTHERWISE, f"{owner}.{field} does not say its unit"
+    assert field.startswith("num_") or field.endswith(SUFFIXES) or field in NAMED_OTHERWISE, (
+        f"{owner}.{field} does not say its unit"
+    )
 
 
 def test_the_rule_sees_many_fields() -> None:
