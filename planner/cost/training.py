@@ -60,6 +60,7 @@ class _Forward:
     experts: FloatArray
     attention: FloatArray
     head: FloatArray
+    """Output head and multi-token-prediction modules, last pipeline rank."""
     logits: FloatArray
     """Element-wise work on logits (softmax, entropy), last pipeline rank."""
     tp_gather: tuple[FloatArray, FloatArray]
@@ -229,12 +230,16 @@ def _forward(job: TrainerJob, load: TokenLoad, batch_tokens: FloatArray, table: 
         compute * (2.0 * totals.dense_matmul_params * rates.gemm_s_per_flop),
         at.per_tp * (totals.dense_matmul_params * rates.weight_bytes_per_param * rates.hbm_s_per_byte),
     )
-    head_flop_s = 2.0 * totals.table_params * rates.gemm_s_per_flop * totals.has_head
     logits_s = totals.vocab_size * head_bytes_per_element * rates.hbm_s_per_byte * totals.has_head
     attention = _attention_s(job, load, compute * stack.attention, table, rates, site.overheads.recurrent_ratio)
     imbalance = 1.0 + (0.0 if job.is_routing_balanced else site.overheads.routing_imbalance_ratio - 1.0) * (
         1.0 - 1.0 / table.ep
     )
+    experts = _experts_s(compute * (imbalance * stack.moe), table, at, rates)
+    head = compute * (2.0 * totals.table_params * rates.gemm_s_per_flop * totals.has_head)
+    if job.num_mtp_modules:
+        projection = compute * (4.0 * totals.hidden_size**2 * rates.gemm_s_per_flop)
+        head += job.num_mtp_modules * (head + projection + (dense + experts + attention) / totals.num_layers)
     pass_s = _ACTIVATION_BYTES * rates.elementwise_s_per_byte
     routed_pass_s = totals.routed_saved_elements * pass_s
     dense_pass_s = (totals.saved_elements - totals.routed_saved_elements + totals.scan_elements) * pass_s
@@ -244,9 +249,9 @@ def _forward(job: TrainerJob, load: TokenLoad, batch_tokens: FloatArray, table: 
     cp, cp_backward = _context_parallel_s(job, load, sharded, table, at, rates, site)
     return _Forward(
         dense=dense,
-        experts=_experts_s(compute * (imbalance * stack.moe), table, at, rates),
+        experts=experts,
         attention=attention,
-        head=compute * head_flop_s,
+        head=head,
         logits=sharded * logits_s,
         tp_gather=gather,
         tp_scatter=scatter,
@@ -470,7 +475,7 @@ def _training_terms(
         "ep_scale_up": number * ep_up,
         "ep_scale_out": number * ep_out,
         "pp_transfer": transfer * num_steps,
-        "pp_bubble": (table.pp - 1.0) / table.vpp * body * num_steps,
+        "pp_bubble": _bubble_slots(batches.number, table) * body * num_steps,
         "dp_scale_up": dp_up * num_steps,
         "dp_scale_out": dp_out * num_steps,
         "imbalance": batches.excess_ratio * number * (body + head + one.logits),
@@ -687,6 +692,14 @@ def _training_reload_s(states: States, flags: OffloadFlags, at: Layout, site: Si
     return moved / link, site.overheads.stage_switch_s + site.overheads.swap_transition_s * transitions
 
 
+def _bubble_slots(num_micro_batches: FloatArray, table: TrainerTable) -> FloatArray:
+    """Idle time of a pipeline rank, in times of one micro-batch: (pp - 1) / vpp, and with interleaving the chunks
+    that an incomplete last group of pp micro-batches leaves empty, (vpp - 1) * (-m mod pp) of 1 / vpp each
+    (arXiv 2104.04473). With a single micro-batch every vpp takes pp passes, as it must."""
+    empty = np.mod(-num_micro_batches, table.pp)
+    return ((table.pp - 1.0) + (table.vpp - 1.0) * empty) / table.vpp
+
+
 def _inference_stage(
     job: TrainerJob, name: StageName, load: TokenLoad, table: TrainerTable, at: Layout, flags: OffloadFlags,
     states: States, communicators: FloatArray, site: Site,
@@ -738,7 +751,7 @@ def _inference_stage(
         "elementwise": number * (elementwise + one.logits),
         **{term: number * seconds for term, seconds in traffic.items()},
         "pp_transfer": _pipeline_transfer_s(one.tokens, number, table, at, site, None),
-        "pp_bubble": (table.pp - 1.0) / table.vpp * body,
+        "pp_bubble": _bubble_slots(number, table) * body,
         "dp_scale_up": dp_up,
         "dp_scale_out": dp_out,
         "imbalance": batches.excess_ratio * number * (body + one.head + one.logits),

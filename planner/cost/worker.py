@@ -50,6 +50,8 @@ class TrainerJob:
     sends_weights: bool
     """True for the actor trainer, which takes part in the weight sync."""
     rollout_precision: Precision
+    num_mtp_modules: int = 0
+    """Multi-token-prediction modules trained with the model: a layer, its projection and the head once more each."""
     is_block_scaled: bool = False
     """FP8 with one scale per 32 elements (mxfp8)."""
     is_routing_balanced: bool = False

@@ -9,7 +9,8 @@ the rows are priced again with them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from planner.domain.overheads import Overheads
 from planner.domain.strategy import BoolArray, FloatArray, IntArray
 from planner.files import catalog
 from planner.validation import read
+from planner.validation.holdout import HoldOut, folds
 from planner.validation.records import Keys, Table
 from planner.validation.train import keys, step_terms
 from planner.validation.train_rows import TrainRow, read_row
@@ -67,6 +69,7 @@ _HUBER = 0.15
 """Log error beyond which a row counts as an outlier."""
 _STEP = 0.02
 _ITERATIONS = 6
+_MAX_FOLDS = 12
 
 
 def with_values(rows: Sequence[TrainRow], overheads: Overheads, values: Values) -> tuple[list[TrainRow], Overheads]:
@@ -145,11 +148,12 @@ class Problem:
 
 
 def problem(rows: Sequence[TrainRow], overheads: Overheads) -> Problem:
-    """Rows of quality A with weights that keep a family with many rows from deciding alone."""
+    """Rows of quality A with weights that keep a family or a configuration with many rows from deciding alone."""
     chosen = tuple(r for r in rows if r.row["quality"] == "A")
     row_keys = tuple(keys(r) for r in chosen)
-    families = [k.family for k in row_keys]
-    counts = np.array([families.count(f) for f in families], dtype=np.float64)
+    families = Counter(k.family for k in row_keys)
+    repeats = Counter(k.configuration for k in row_keys)
+    counts = np.array([families[k.family] * repeats[k.configuration] for k in row_keys], dtype=np.float64)
     return Problem(
         rows=chosen,
         keys=row_keys,
@@ -212,22 +216,17 @@ def _values(theta: FloatArray) -> dict[str, float]:
     return {p.name: float(np.exp(t)) for p, t in zip(PARAMETERS, theta, strict=True)}
 
 
-def held_out(task: Problem, at: _Linear, group: Callable[[Keys], str], *, num_folds: int | None = None) -> FloatArray:
+def held_out_errors(task: Problem, at: _Linear, what: HoldOut) -> FloatArray:
     """log errors of every row when all rows of its group were left out of the fit.
 
     Each fold starts from the fit of all rows: its first step needs only the rows' known derivatives.
     """
-    labels = [group(k) for k in task.keys]
-    names = sorted(set(labels))
-    fold = {name: i % (num_folds or len(names)) for i, name in enumerate(names)}
-    folds = np.array([fold[label] for label in labels])
-    result = np.zeros(len(labels))
-    for number in sorted(set(folds.tolist())):
-        kept, out = np.nonzero(folds != number)[0], np.nonzero(folds == number)[0]
-        known = _Linear(theta=at.theta, residual=at.residual[kept], jacobian=at.jacobian[kept])
-        theta = _step(task, known, kept)
-        theta = _step(task, _linear(task, theta, kept), kept)
-        result[out] = task.residuals(_values(theta), out)
+    result = np.zeros(len(task.rows))
+    for fold in folds(task.keys, what, max_folds=_MAX_FOLDS):
+        known = _Linear(theta=at.theta, residual=at.residual[fold.fit], jacobian=at.jacobian[fold.fit])
+        theta = _step(task, known, fold.fit)
+        theta = _step(task, _linear(task, theta, fold.fit), fold.fit)
+        result[fold.judged] = task.residuals(_values(theta), fold.judged)
     return result
 
 
@@ -259,9 +258,8 @@ def main(arguments: Sequence[str]) -> int:
     if "--quick" not in arguments:
         theta = np.log([fitted[p.name] for p in PARAMETERS])
         at = _linear(task, theta, np.arange(len(task.rows)))
-        results["configuration held out"] = held_out(task, at, lambda k: k.configuration, num_folds=10)
-        results["family held out"] = held_out(task, at, lambda k: k.family)
-        results["GPU held out"] = held_out(task, at, lambda k: k.gpu)
+        for what in (HoldOut.CONFIGURATION, HoldOut.FAMILY, HoldOut.GPU):
+            results[f"{what.value} held out"] = held_out_errors(task, at, what)
     for name, errors in results.items():
         for part, chosen in sets.items():
             print(summary(f"{name}, {part}", errors, chosen))

@@ -44,6 +44,7 @@ class _Group:
     software: Software
     seq_tokens: int
     num_sequences: int
+    num_mtp_modules: int
     lora_rank: int | None
     is_balanced: bool
 
@@ -73,6 +74,7 @@ def _group(row: TrainRow) -> _Group:
         row.software,
         row.seq_tokens,
         row.num_sequences,
+        row.num_mtp_modules,
         row.lora_rank,
         row.is_balanced,
     )
@@ -98,6 +100,7 @@ def _job(group: _Group) -> TrainerJob:
         precision=group.precision,
         sends_weights=False,
         rollout_precision=Precision.BF16,
+        num_mtp_modules=group.num_mtp_modules,
         is_block_scaled=group.is_block_scaled,
         is_routing_balanced=group.is_balanced,
     )
@@ -112,6 +115,8 @@ def _site(group: _Group, overheads: Overheads) -> Site:
     stack = replace(
         stack,
         overlap_ratio=stack.overlap_ratio if software.overlaps else 0.0,
+        ep_overlap_ratio=overheads.megatron_graphs.ep_overlap_ratio if software.overlaps_experts else 0.0,
+        moe_layer_host_s=0.0 if software.has_fixed_shapes else stack.moe_layer_host_s,
         tp_overlap_ratio=stack.overlap_ratio if software.overlaps_tp else stack.tp_overlap_ratio,
     )
     overheads = replace(overheads, megatron=stack, fsdp=stack)
@@ -138,7 +143,7 @@ def keys(row: TrainRow) -> Keys:
     """Groups of a row; releases and containers of one configuration are repeats of each other."""
     s = row.strategy
     work = (row.model.id, row.row["gpu"], s.num_gpus, row.row["precision"], row.seq_tokens, row.num_sequences,
-            row.lora_rank or 0, row.is_balanced)  # fmt: skip
+            row.num_mtp_modules, row.lora_rank or 0, row.is_balanced)  # fmt: skip
     run = (*work, row.framework, s.tp, s.pp, s.cp, s.vpp, s.ep, s.etp, s.sharding.value, s.shard_ranks,
            s.micro_batch_tokens, s.recompute.value)  # fmt: skip
     return Keys(

@@ -6,8 +6,7 @@ What a row does not state gets the default of its source, fixed in docs/validati
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 
 from planner.cost.compute import attention_flop_per_token
 from planner.domain.hardware import NodeType, Precision
@@ -27,8 +26,13 @@ class Software:
     """Data-parallel collectives hide behind compute."""
     overlaps_tp: bool
     """Forward TP collectives too: performance recipes of Megatron-Bridge and NeMo."""
+    overlaps_experts: bool
+    """Expert exchange hides behind other micro-batches: performance recipes with an interleaved pipeline, which the
+    overlap needs, and the newest stack."""
     has_fast_experts: bool
     """Releases from 26.06 on: MoE blocks in CUDA graphs, fused quantisation and permutation."""
+    has_fixed_shapes: bool
+    """Tokens beyond an expert's capacity are dropped: the host need not wait for token counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,7 @@ class TrainRow:
     strategy: TrainerStrategy
     seq_tokens: int
     num_sequences: int
+    num_mtp_modules: int
     lora_rank: int | None
     is_balanced: bool
     """Experts are forced to equal load, or tokens beyond it are dropped."""
@@ -94,8 +99,6 @@ def read_row(row: Row) -> TrainRow:
     """The configuration of a row; RowError with the reason where it cannot be priced."""
     framework, release, year = _software(row)
     model, note = _model(row)
-    if "mtp counted" in row["flags"] or "mtp=on" in row["flags"]:
-        model = with_mtp(model)
     seq = read.required_degree(row, "seq_len")
     gbs = read.required_degree(row, "gbs")
     precision, is_block_scaled = _precision(row)
@@ -116,6 +119,7 @@ def read_row(row: Row) -> TrainRow:
         strategy=strategy,
         seq_tokens=seq,
         num_sequences=gbs,
+        num_mtp_modules=int("mtp counted" in row["flags"] or "mtp=on" in row["flags"]),
         lora_rank=_LORA_RANK if row["peft"] == "lora" else None,
         is_balanced=_is_balanced(row, framework, model),
         measured_s=_measured_s(row, model, gbs, seq, strategy.num_gpus),
@@ -136,7 +140,7 @@ def _software(row: Row) -> tuple[str, str, float]:
     elif framework == "nemo":
         release = "24.07"
     else:
-        return framework, "", float(row["year"] or 0) + 0.5
+        return framework, "", (read.number(row, "year") or 0.0) + 0.5
     year, month = release.split(".")[:2]
     return framework, release, 2000.0 + float(year) + (float(month) - 0.5) / 12.0
 
@@ -148,16 +152,6 @@ def _model(row: Row) -> tuple[Model, str]:
     seq = read.integer(row, "seq_len")
     model = read.find_model(row["model"], num_layers=layers, stated_shape=row["params_note"], max_positions=seq or None)
     return model, read.model_note(row["model"])
-
-
-@cache
-def with_mtp(model: Model) -> Model:
-    """`model` with one multi-token-prediction module: a layer, a projection of two hidden states and the head."""
-    last = max(model.layers, key=lambda x: x.mlp.is_moe)
-    extra = 2 * model.hidden_size**2 + model.embedding_params
-    attention = replace(last.attention, matmul_params=last.attention.matmul_params + extra)
-    module = replace(last, name="mtp", num_layers=1, attention=attention)
-    return replace(model, id=f"{model.id}-mtp", layers=(*model.layers, module))
 
 
 def _precision(row: Row) -> tuple[Precision, bool]:
@@ -177,11 +171,15 @@ def _stack(row: Row, framework: str, release_year: float) -> Software:
     is_fsdp = framework in _FSDP_FRAMEWORKS or "deepspeed" in row["flags"]
     is_check = row["id"].startswith("mbcard-") and not row["task"].startswith(("pretrain_performance", "pretrain_weak"))
     is_bridge = framework == "megatron-bridge"
+    is_recipe = (is_bridge or framework == "nemo") and not is_check
+    has_fast_experts = is_bridge and not is_check and release_year > _FAST_EXPERTS_SINCE
     return Software(
         is_fsdp=is_fsdp,
         overlaps="no TP/P2P/grad overlap" not in row["flags"] and not row["id"].startswith("calculon-"),
-        overlaps_tp=(is_bridge or framework == "nemo") and not is_check,
-        has_fast_experts=is_bridge and not is_check and release_year > _FAST_EXPERTS_SINCE,
+        overlaps_tp=is_recipe,
+        overlaps_experts=has_fast_experts or (is_recipe and read.degree(row, "vpp") > 1),
+        has_fixed_shapes="token-drop" in row["flags"].split("; ") or "capacity factor" in row["flags"],
+        has_fast_experts=has_fast_experts,
     )
 
 

@@ -338,3 +338,12 @@ def test_faster_hardware_is_never_slower(which: str, factor: float, seed: int, i
     before, after = (price_trainer(work, table, at) for at in (base, faster))
     for old, new in zip(before.stages, after.stages, strict=True):
         assert (total(new.time_terms) <= total(old.time_terms) * (1 + 1e-9)).all()
+
+
+def test_one_micro_batch_gains_nothing_from_interleaving() -> None:
+    """A micro-batch passes all layers in sequence, however the pipeline cuts them into chunks."""
+    work = job(dense_model(vocab=128), tokens=equal_load(1, 8192), steps=1, inference=False)
+    costs = price(*(strategy(64, pp=8, vpp=v, tp=8, tokens=8192) for v in (1, 2, 4)), work=work)
+    names = ("gemm", "attention", "elementwise", "recompute", "tp_scale_up", "launch", "pp_bubble")
+    seconds = sum(time_term(costs, name) for name in names)
+    assert seconds[1:] == pytest.approx(seconds[:1].repeat(2), rel=1e-2)

@@ -13,7 +13,7 @@ from planner.domain.strategy import Recompute, Sharding
 from planner.validation import read
 from planner.validation.records import Table, TableResult
 from planner.validation.train import price
-from planner.validation.train_rows import TrainRow, read_row, with_mtp
+from planner.validation.train_rows import TrainRow, read_row
 
 
 @cache
@@ -56,7 +56,7 @@ def test_a_row_alone_is_priced_as_in_the_table() -> None:
 
 def test_megatron_rows() -> None:
     row = one("mb-26.06-pre-114-arc")
-    assert (row.framework, row.release, row.model.id) == ("megatron-bridge", "26.06", "deepseek-v3-mtp")
+    assert (row.framework, row.release, row.model.id) == ("megatron-bridge", "26.06", "deepseek-v3")
     assert (row.precision, row.is_block_scaled, row.is_balanced) == (Precision.FP8, True, True)
     s = row.strategy
     assert (s.num_gpus, s.tp, s.pp, s.vpp, s.ep, s.dp) == (256, 1, 4, 4, 64, 64)
@@ -87,14 +87,26 @@ def test_routing_is_natural_unless_a_benchmark_forces_balance() -> None:
     assert natural > forced
 
 
-def test_truncated_models_and_extra_heads() -> None:
+def test_truncated_models_and_mtp() -> None:
     assert one("simumax-b200-deepseekv2_tp1_ep8_pp1_dp8_l4_mbc4_cef").model.num_layers == 4
-    model = one("mb-25.11-pre-556-arc").model
-    more = with_mtp(model)
-    assert more.num_layers == model.num_layers + 1
-    assert sum(x.num_layers * x.active_matmul_params for x in more.layers) > model.embedding_params + sum(
-        x.num_layers * x.active_matmul_params for x in model.layers
+    assert one("mb-26.06-pre-114-arc").num_mtp_modules == 1
+    assert one("mb-25.11-pre-556-arc").num_mtp_modules == 0
+    row = rows()["mb-26.06-pre-114-arc"]
+    without, counted = (
+        price([changed(row, flags=f"forced expert balance; {flags}", pp="1", vpp="1", dp="256")]).priced[0].predicted
+        for flags in ("mtp=off", "mtp=on")
     )
+    # a layer of 61 and a head of about 1.5 layers more
+    assert 1.01 < counted / without < 1.06
+
+
+def test_dropped_tokens_need_no_host() -> None:
+    row = rows()["mb-25.09-pre-621-arc"]
+    dropless, dropped = (
+        price([changed(row, flags=flags)]).priced[0].predicted
+        for flags in ("forced expert balance; token-dropless", "token-drop")
+    )
+    assert dropped < dropless
 
 
 def test_flop_figures_are_read_as_their_source_counts_them() -> None:
