@@ -6,10 +6,17 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from planner.adapters.files import publish
+from planner.adapters.files import marked, publish
 from planner.adapters.shell import comment
-from planner.adapters.verl_config import DEFAULT_ENGINE_TOKENS, VerlConfig, build_config, describe
-from planner.domain.framework import FrameworkRules, placed_workers, plan_problems
+from planner.adapters.verl_config import (
+    DEFAULT_ENGINE_TOKENS,
+    VerlConfig,
+    build_config,
+    describe,
+    engine_tokens_needed,
+    model_path,
+)
+from planner.domain.framework import FrameworkRules, placed_workers, plan_problems, worker_model
 from planner.domain.plan import Plan
 from planner.errors import InvalidInputError
 from planner.files.framework import load_framework
@@ -30,10 +37,13 @@ def export_plan(
 
     `digest` identifies the saved plan (a digest of the plan's values is taken when it is None), `engine_tokens`
     are the tokens of one engine step. Raises InvalidInputError when verl cannot run the plan (with every reason),
-    or when the directory cannot be written; then nothing is left behind.
+    or when the directory cannot be written or holds anything else; then nothing is left behind.
     """
     rules = load_framework("verl")
     problems = plan_problems(rules, plan)
+    too_long = position_problems(plan)
+    if too_long:
+        raise InvalidInputError("\n  ".join([f"{rules.title} {rules.version} cannot start this plan:", *too_long]))
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise InvalidInputError(
@@ -43,10 +53,30 @@ def export_plan(
     config = build_config(plan, rules, engine_tokens=engine_tokens)
     known = digest if digest is not None else plan_digest(plan)
     files = {
-        SCRIPT: (script_text(config, rules, known), True),
-        README: (readme_text(plan, config, rules, known), False),
+        SCRIPT: (marked(script_text(config, rules, known)), True),
+        README: (marked(readme_text(plan, config, rules, known) + "\n", before="<!-- ", after=" -->"), False),
     }
     return publish(directory, files)
+
+
+def position_problems(plan: Plan) -> tuple[str, ...]:
+    """Sequences that verl's engines refuse: longer than the `max_position_embeddings` of the model's configuration.
+
+    Source: `_validate_configs` of verl/workers/rollout/vllm_rollout/vllm_async_server.py, which compares it with
+    `max_model_len` for rollouts and reward models alike. An override cannot help: vLLM reads config.json itself, and
+    `override_config` cannot set a RoPE scaling where the configuration has none, so that rollout and training would
+    run two different models.
+    """
+    problems = []
+    for worker, num_tokens in engine_tokens_needed(plan):
+        model = worker_model(plan.workload, worker)
+        if model.max_positions is not None and num_tokens > model.max_positions:
+            problems.append(
+                f"{worker.value}: sequences of {num_tokens:,} tokens, the configuration of {model_path(model)} ends at "
+                f"{model.max_positions:,} positions; plan with shorter prompts and responses, or plan and train a copy "
+                "of the model whose config.json has the RoPE scaling that you want and a larger max_position_embeddings"
+            )
+    return tuple(problems)
 
 
 def plan_digest(plan: Plan) -> str:

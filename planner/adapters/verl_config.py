@@ -147,6 +147,20 @@ def model_path(model: Model) -> str:
     return model.hf_repo or model.id
 
 
+def engine_tokens_needed(plan: Plan) -> tuple[tuple[WorkerName, int], ...]:
+    """The longest sequence (`max_model_len`) of every engine that the plan starts."""
+    workload = plan.workload
+    needed = ((WorkerName.ROLLOUT_ENGINE, workload.max_tokens),)
+    if workload.reward.model is None:
+        return needed
+    return (*needed, (WorkerName.REWARD_MODEL, workload.max_tokens + _answer_tokens(workload)))
+
+
+def _answer_tokens(workload: Workload) -> int:
+    """Tokens that a reward model's server generates."""
+    return workload.reward.judge_tokens if workload.reward.kind is RewardKind.JUDGE else 1
+
+
 def describe(strategy: TrainerStrategy | RolloutStrategy) -> str:
     """A strategy in the plan's words, on one line."""
     if isinstance(strategy, RolloutStrategy):
@@ -528,7 +542,7 @@ def _reward(context: _Context) -> Section:
 
 def _reward_engine(context: _Context, worker: PlacedWorker) -> tuple[tuple[str, Value], ...]:
     workload, strategy = context.workload, worker.strategy
-    answer = workload.reward.judge_tokens if workload.reward.kind is RewardKind.JUDGE else 1
+    answer = _answer_tokens(workload)
     if isinstance(strategy, RolloutStrategy):
         sequences, fraction, sleeps = (
             strategy.max_num_seqs,

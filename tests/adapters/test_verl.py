@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 
 from planner.adapters.shell import hydra_text
-from planner.adapters.verl import export_plan, plan_digest
+from planner.adapters.verl import export_plan, plan_digest, position_problems
 from planner.adapters.verl_config import supported_algorithms
 from planner.domain.plan import Plan, RunReport
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Offload, Recompute, Sharding
+from planner.domain.workload import RewardKind
 from planner.errors import InvalidInputError
 from planner.files.framework import load_framework
 from tests.adapters.launch import overrides, recorded_arguments
-from tests.adapters.plans import HOSTILE, cases, colocated, engine, hostile_case, make_plan, megatron
+from tests.adapters.plans import HOSTILE, cases, colocated, engine, fsdp, hostile_case, make_plan, megatron
 from tests.factories import dense_model, workload
 
 KEYS = json.loads(Path(__file__).with_name("verl_keys.json").read_text())
@@ -238,16 +239,116 @@ def test_layers_that_do_not_split_are_refused(tmp_path: Path) -> None:
         export_plan(plan, tmp_path / "out")
 
 
-def test_an_existing_directory_keeps_other_files(tmp_path: Path) -> None:
-    target = tmp_path / "out"
+def test_an_unchanged_export_is_replaced_and_an_empty_directory_filled(tmp_path: Path) -> None:
+    target, link = tmp_path / "out", tmp_path / "link"
     target.mkdir()
+    link.symlink_to(target)
+    before = target.stat().st_ino
+    for name in ("grpo-fsdp", "ppo-megatron", "grpo-fsdp"):
+        paths = export_plan(PLANS[name], link)
+        assert plan_digest(PLANS[name]) in paths[0].read_text()
+        assert paths[0].read_text().startswith("#!/usr/bin/env bash")
+        assert os.access(paths[0], os.X_OK)
+        assert sorted(p.name for p in target.iterdir()) == ["README.md", "run.sh"]
+    # It may be somebody's current directory or a mount point.
+    assert target.stat().st_ino == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "out"]
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {p.name: p.read_text() for p in directory.iterdir() if p.is_file()}
+
+
+def test_what_is_not_an_earlier_export_is_never_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    export_plan(PLANS["grpo-fsdp"], target)
+    script = (target / "run.sh").read_text()
+
+    def refused(expected: str) -> None:
+        before = contents(target)
+        with pytest.raises(InvalidInputError, match=expected):
+            export_plan(PLANS["ppo-fsdp"], target)
+        assert contents(target) == before
+        assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+    (target / "run.sh").write_text(script.replace("save_freq=20", "save_freq=5"))
+    refused("run.sh was changed")
+    (target / "run.sh").write_text(script + "echo done\n")
+    refused("run.sh was changed")
+    (target / "run.sh").write_text("mine")
+    refused("run.sh was changed")
+    (target / "run.sh").write_text(script)
     (target / "notes.txt").write_text("mine")
-    (target / "run.sh").write_text("old")
-    paths = export_plan(PLANS["grpo-fsdp"], target)
-    assert (target / "notes.txt").read_text() == "mine"
-    assert paths[0].read_text().startswith("#!/usr/bin/env bash")
-    assert os.access(paths[0], os.X_OK)
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    refused("holds 'notes.txt'")
+    (target / "notes.txt").unlink()
+    (target / "README.md").unlink()
+    (target / "README.md").mkdir()
+    refused("README.md was changed")
+    (target / "README.md").rmdir()
+    export_plan(PLANS["ppo-fsdp"], target)
+
+
+def test_a_failure_in_the_middle_leaves_the_earlier_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "out"
+    export_plan(PLANS["grpo-fsdp"], target)
+    before = contents(target)
+    rename = Path.rename
+
+    def failing(self: Path, goal: Path) -> Path:
+        if self.name == "README.md" and self.parent.name == "new":
+            raise OSError(28, "No space left on device")
+        return rename(self, goal)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(InvalidInputError, match="No space left"):
+        export_plan(PLANS["ppo-fsdp"], target)
+    assert contents(target) == before
+    assert sorted(p.name for p in target.iterdir()) == ["README.md", "run.sh"]
+
+
+def test_places_that_are_no_directory(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for place, expected in (
+        ("pipe", "is no directory"),
+        ("nowhere", "symbolic link to nothing"),
+        ("circle", "link"),
+        ("x" * 300, "too long"),
+        ("a\0b", "not a usable directory name"),
+    ):
+        with pytest.raises(InvalidInputError, match=expected):
+            export_plan(PLANS["grpo-fsdp"], tmp_path / place)
+    with pytest.raises(InvalidInputError, match="is no directory"):
+        export_plan(PLANS["grpo-fsdp"], Path("/dev/null"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["circle", "nowhere", "pipe"]
+
+
+def test_sequences_beyond_the_positions_of_a_model_are_refused(tmp_path: Path) -> None:
+    load = workload()
+    law = replace(load.response, max_tokens=40960)
+    plan = make_plan(replace(load, response=law), colocated(load, fsdp(32, micro_batch_tokens=50000), engine(32)))
+    with pytest.raises(InvalidInputError) as caught:
+        export_plan(plan, tmp_path / "out")
+    message = str(caught.value)
+    assert "rollout engine: sequences of 41,984 tokens" in message
+    assert "test/dense ends at 40,960 positions" in message and "config.json" in message
+    assert list(tmp_path.iterdir()) == []
+    at_the_end = replace(load, response=replace(law, max_tokens=40960 - load.prompt_max_tokens))
+    export_plan(
+        make_plan(at_the_end, colocated(load, fsdp(32, micro_batch_tokens=50000), engine(32))), tmp_path / "out"
+    )
+
+
+def test_the_verdict_of_a_reward_model_counts_its_positions_too() -> None:
+    load = workload("ppo", reward=RewardKind.MODEL)
+    assert load.reward.model is not None
+    short = replace(load.reward.model, id="short", hf_repo="test/short", max_positions=9216)
+    load = replace(load, reward=replace(load.reward, model=short))
+    plan = make_plan(load, colocated(load, fsdp(32), engine(32)))
+    # One token more than prompt and response: what the server writes.
+    (problem,) = position_problems(plan)
+    assert problem.startswith("reward model: sequences of 9,217 tokens")
 
 
 def test_a_file_in_place_of_the_directory_is_an_input_error(tmp_path: Path) -> None:
