@@ -192,10 +192,15 @@ def _load_model(reference: str, where: str) -> Model:
     from planner.files import catalog
 
     try:
-        return catalog.load_model(reference)
+        model = catalog.load_model(reference)
     except InvalidInputError as error:
         # The catalog does not know which flag or key named the model.
         raise InvalidInputError(str(error), where="" if where == "MODEL" else where) from None
+    path = f"{model.id} {model.hf_repo}"
+    if any("\ud800" <= c <= "\udfff" for c in path):
+        # A file name of bytes that are no text: no plan and no script could hold it.
+        raise InvalidInputError(f"{model.hf_repo!r} is not UTF-8", where=where, accepted="a path in UTF-8")
+    return model
 
 
 def _read_lengths(reader: _Reader, actor: Model | None) -> tuple[int, float, LengthLaw] | None:

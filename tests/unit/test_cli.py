@@ -153,6 +153,15 @@ def test_output_that_cannot_be_written_is_found_before_the_search(
     assert pipeline.requests == []
 
 
+def test_a_model_path_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    directory.mkdir()
+    shipped = json.loads((ROOT / "models_catalog" / "qwen3-8b.json").read_text())
+    (directory / "config.json").write_text(json.dumps(shipped.get("config", shipped)))
+    assert cli.run(["plan", str(directory)]) == 2
+    assert "is not UTF-8" in capsys.readouterr().err
+
+
 def test_control_characters_of_arguments_and_names_are_shown_as_escapes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
