@@ -224,7 +224,8 @@ def _sharding(row: Row, framework: str, ranks: int) -> tuple[Sharding, int]:
     if "no distributed optimizer" in row["flags"]:
         return Sharding.DDP, ranks
     width = read.integer(row, "fsdp") or 0
-    if "SHARD_GRAD_OP" in row["flags"]:
+    keeps_weights = framework == "torchtitan" and read.degree(row, "pp") > 1
+    if "SHARD_GRAD_OP" in row["flags"] or keeps_weights:
         return Sharding.ZERO2, ranks
     if framework in _FSDP_FRAMEWORKS or width or "zero3" in row["flags"]:
         return Sharding.ZERO3, width if 1 < width < ranks and ranks % width == 0 else ranks
