@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.cost.generation import price_engine
-from planner.cost.training import price_trainer
-from planner.files.catalog import generic_node, load_model, load_overheads
-
 from planner.cost.jobs import engine_job, trainer_job
+from planner.cost.training import price_trainer
 from planner.cost.worker import Site
 from planner.domain.algorithm import find_algorithm
 from planner.domain.hardware import Precision
@@ -18,6 +16,7 @@ from planner.domain.lengths import LengthLaw
 from planner.domain.stages import WorkerName, build_graph
 from planner.domain.strategy import StrategyTable
 from planner.domain.workload import Reward, RewardKind, Workload
+from planner.files.catalog import generic_node, load_model, load_overheads
 from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
 from planner.search.legality import RolloutFacts, TrainerFacts
 

@@ -163,12 +163,13 @@ def _merged(*parts: tuple[NamedValue, ...]) -> tuple[NamedValue, ...]:
     return tuple(NamedValue(name=name, value=value) for name, value in sums.items())
 
 
-def _bound(terms: tuple[NamedValue, ...], scale_up_kind: str = "") -> str:
+def _bound(terms: tuple[NamedValue, ...], scale_up_kind: str) -> str:
+    """What bounds a stage; a scale-up link that is not NVLink goes by the name of its kind."""
     if not terms:
         return Resource.HOST.value
     resource = bound_by({term.name: term.value for term in terms})
     if resource is Resource.SCALE_UP and "nvlink" not in scale_up_kind:
-        return "PCIe" if "pcie" in scale_up_kind or not scale_up_kind else scale_up_kind
+        return "PCIe" if "pcie" in scale_up_kind else scale_up_kind
     return resource.value
 
 
@@ -203,7 +204,12 @@ def _placement(
 
 
 def _without_worker(
-    stage: Stage, group: str, model: str, terms: tuple[NamedValue, ...], memory: GpuMemory | None
+    stage: Stage,
+    group: str,
+    model: str,
+    terms: tuple[NamedValue, ...],
+    memory: GpuMemory | None,
+    scale_up_kind: str = "",
 ) -> Placement:
     return Placement(
         stage=stage.name,
@@ -213,7 +219,7 @@ def _without_worker(
         device_group=group,
         strategy=None,
         time_terms=terms,
-        bound_by=_bound(terms),
+        bound_by=_bound(terms, scale_up_kind),
         gpu_memory=memory,
         host_ram=None,
     )
@@ -247,7 +253,8 @@ def _weight_sync(
         for term in terms
     )
     peak = GpuMemory(instant="weight sync", terms=own + others, usable_bytes=usable)
-    return _without_worker(stage, engine.group.id, engine.worker.model.id, _merged(*parts), peak)
+    kind = engine.pool.node.gpu.scale_up_kind
+    return _without_worker(stage, engine.group.id, engine.worker.model.id, _merged(*parts), peak, kind)
 
 
 def _sum(terms: tuple[NamedValue, ...]) -> float:

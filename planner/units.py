@@ -105,6 +105,14 @@ def format_seconds(value: float) -> str:
     return f"{value / HOUR_S:.1f} h"
 
 
+def format_range(low: float, high: float) -> str:
+    """Two durations in one unit: `'8.9 to 16.0 min'`; the larger one chooses it."""
+    unit = format_seconds(high).split()[1]
+    factor = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": HOUR_S}[unit]
+    digits = 0 if unit == "ms" else 1
+    return f"{low / factor:.{digits}f} to {high / factor:.{digits}f} {unit}"
+
+
 def format_bandwidth(value: float) -> str:
     """`'450 GB/s'`, decimal as in data sheets."""
     return f"{value / GB:.4g} GB/s"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 MEMORY_BAND_RATIO = 0.08
-"""By judgement, about the 80th to 90th percentile of |predicted / measured - 1| over quality A allocator peaks of 10 GiB
-and more (5.5 % and 11 %; `rlplan validate --table memory`), since device peaks add what the allocator does not count.
-docs/validation-protocol.md says how the table of fits changes at 0.06."""
+"""By judgement, about the 80th to 90th percentile of |predicted / measured - 1| over quality A allocator peaks of
+10 GiB and more (5.5 % and 11 %; `rlplan validate --table memory`), since device peaks add what the allocator does not
+count. docs/validation-protocol.md says how the table of fits changes at 0.06."""
 
 
 class Verdict(StrEnum):

@@ -30,7 +30,7 @@ from planner.report.words import (
     strategy_words,
     term_words,
 )
-from planner.units import format_bytes, format_seconds
+from planner.units import format_bytes, format_range, format_seconds
 
 MAX_WIDTH = 100
 MIN_WIDTH = 60
@@ -176,8 +176,8 @@ def _time_band(plan: Plan) -> list[Text]:
     band = plan.time_band
     if band is None:
         return []
-    low, high = format_seconds(band.low_ratio * plan.time_s), format_seconds(band.high_ratio * plan.time_s)
-    return [Text(f"{percent(band.coverage_ratio)} band {low} to {high}; {band.basis}", style="dim")]
+    span = format_range(band.low_ratio * plan.time_s, band.high_ratio * plan.time_s)
+    return [Text(f"{percent(band.coverage_ratio)} band {span}; {band.basis}", style="dim")]
 
 
 def _limits(plan: Plan) -> list[Text]:
