@@ -106,9 +106,9 @@ class StageGraph:
         worker = self.stage(stage).worker
         return () if worker is None else (worker,)
 
-    def digraph(self) -> nx.DiGraph:
+    def digraph(self) -> nx.DiGraph[StageName]:
         """The same graph for networkx; nodes are StageName."""
-        graph = nx.DiGraph()
+        graph: nx.DiGraph[StageName] = nx.DiGraph()
         graph.add_nodes_from(stage.name for stage in self.stages)
         graph.add_edges_from(self.edges)
         return graph
@@ -122,7 +122,7 @@ def build_graph(workload: Workload) -> StageGraph:
     """
     stages: list[Stage] = []
     workers: list[Worker] = []
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[StageName] = nx.DiGraph()
 
     def add(name: StageName, kind: StageKind, role: Role, worker: WorkerName | None, *after: StageName) -> None:
         stages.append(Stage(name=name, kind=kind, role=role, worker=worker))
@@ -173,7 +173,7 @@ def build_graph(workload: Workload) -> StageGraph:
     ):
         if served[name] and model is not None:
             workers.append(Worker(name=name, role=role, model=model, kind=kind, stages=served[name]))
-    reduced: nx.DiGraph = nx.transitive_reduction(graph)  # type: ignore[no-untyped-call]
+    reduced: nx.DiGraph[StageName] = nx.transitive_reduction(graph)
     order = {stage.name: i for i, stage in enumerate(stages)}
     edges = tuple(sorted(reduced.edges, key=lambda edge: (order[edge[0]], order[edge[1]])))
     return StageGraph(stages=tuple(stages), workers=tuple(workers), edges=edges)
