@@ -9,6 +9,7 @@ from planner.domain.bands import Band
 from planner.domain.hardware import Cluster
 from planner.domain.stages import Role, StageName, WorkerName
 from planner.domain.strategy import Strategy
+from planner.domain.verdict import Verdict, memory_verdict
 from planner.domain.workload import Workload
 
 
@@ -248,6 +249,14 @@ class Plan:
                 return None
             rate += pool.usd_per_gpu_hour * pool.node.gpus_per_node * count
         return self.time_s * rate / 3600.0
+
+    def memory_verdict(self, placement: Placement) -> Verdict | None:
+        """Whether the stage's peak fits on the device within the error band of peaks; None for host stages."""
+        if placement.gpu_memory is None:
+            return None
+        group = next(item for item in self.device_groups if item.id == placement.device_group)
+        device_bytes = self.cluster.pool(group.pool).node.gpu.memory_bytes
+        return memory_verdict(placement.gpu_memory.peak_bytes, device_bytes)
 
     def placement(self, stage: StageName) -> Placement:
         return next(item for item in self.placements if item.stage is stage)

@@ -65,7 +65,7 @@ def plan_document(plan: Plan) -> dict[str, Json]:
         "iteration": _iteration(plan),
         "num_gpus": plan.num_gpus,
         "device_groups": [_group(group) for group in plan.device_groups],
-        "placements": [_placement(placement) for placement in plan.placements],
+        "placements": [_placement(plan, placement) for placement in plan.placements],
         "schedule": [_scheduled(item) for item in plan.schedule],
         "search": _search(plan.search),
         "alternatives": [encode(item) for item in plan.alternatives],
@@ -175,7 +175,7 @@ def _group(group: DeviceGroup) -> dict[str, Json]:
     }
 
 
-def _placement(placement: Placement) -> dict[str, Json]:
+def _placement(plan: Plan, placement: Placement) -> dict[str, Json]:
     memory, host = placement.gpu_memory, placement.host_ram
     return {
         "stage": placement.stage.value,
@@ -186,7 +186,14 @@ def _placement(placement: Placement) -> dict[str, Json]:
         "strategy": _strategy(placement.strategy),
         "time_s": placement.time_s,
         "bound_by": placement.bound_by,
-        "gpu_memory": {"instant": memory.instant, **_peak(memory), **_terms(memory.terms)} if memory else None,
+        "gpu_memory": {
+            "instant": memory.instant,
+            "verdict": str(plan.memory_verdict(placement)),
+            **_peak(memory),
+            **_terms(memory.terms),
+        }
+        if memory
+        else None,
         "host_ram": {**_peak(host), **_terms(host.terms)} if host else None,
         **_terms(placement.time_terms),
     }

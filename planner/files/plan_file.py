@@ -38,6 +38,7 @@ from planner.domain.strategy import (
     Sharding,
     TrainerStrategy,
 )
+from planner.domain.verdict import Verdict
 from planner.domain.workload import Workload
 from planner.files.schema import raise_for
 
@@ -113,6 +114,7 @@ class GpuMemoryFile(_Terms):
     """GPU memory at the worst instant of the stage, co-residents included."""
 
     instant: str
+    verdict: Verdict = Field(description="Whether the peak fits on the device, within the error band of peaks.")
     peak_bytes: float
     usable_bytes: float
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from planner.domain.plan import HostRam, Placement, Plan, ScheduledStage, Status
 from planner.domain.stages import StageName, WorkerName
+from planner.domain.verdict import Verdict
 from planner.errors import printable
 from planner.files.plan import gpu_hours
 from planner.report.words import (
@@ -341,6 +342,9 @@ def _gpu_memory(plan: Plan) -> RenderableType | None:
     for placement, memory in held:
         ratio = memory.peak_bytes / memory.usable_bytes
         limit = f" of {format_bytes(memory.usable_bytes)}" if len(limits) > 1 else ""
+        verdict = plan.memory_verdict(placement)
+        if verdict is not Verdict.FITS:
+            limit += f" {verdict}"
         table.add_row(
             placement.stage.value,
             format_bytes(memory.peak_bytes),
