@@ -2,7 +2,8 @@
 
 An anchor multiplies predictions by exp(a), where `a` is the mean log residual of its rows, shrunk towards 0. It is a
 layer of its own: the cost model does not know it, errors are always given with and without it, and a row is never
-corrected by itself or by a row that repeats its configuration.
+corrected by itself or by a row that repeats its configuration. Only rows of quality A make anchors: what a row of
+lower quality leaves open would be taken for a property of the model.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from planner.validation.records import Keys, Priced
 from planner.validation.statistics import ErrorStatistics, log_residual
 
+ANCHOR_QUALITY = "A"
 PRIOR_ROWS = 0.5
 """Shrinkage: as if so many rows without any residual were in each anchor. It is the variance of log residuals within
 an anchor over that between anchors, 0.35 to 0.85 in training, generation and stages; errors hardly
@@ -43,7 +45,8 @@ def fit_anchors(rows: Sequence[Priced]) -> tuple[Anchor, ...]:
     """The anchors of rows, by name."""
     groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
     for row in rows:
-        groups[_key(row.keys)].append(log_residual(row))
+        if row.quality == ANCHOR_QUALITY:
+            groups[_key(row.keys)].append(log_residual(row))
     return tuple(
         Anchor(
             model=model,
@@ -69,11 +72,13 @@ def corrections(rows: Sequence[Priced]) -> list[float]:
     for members in groups.values():
         totals: dict[str, list[float]] = defaultdict(list)
         for index in members:
-            totals[rows[index].keys.configuration].append(log_residual(rows[index]))
+            if rows[index].quality == ANCHOR_QUALITY:
+                totals[rows[index].keys.configuration].append(log_residual(rows[index]))
         everything = sum(sum(values) for values in totals.values())
+        num_rows = sum(len(values) for values in totals.values())
         for index in members:
-            own = totals[rows[index].keys.configuration]
-            found[index] = shrunk_mean(everything - sum(own), len(members) - len(own))
+            own = totals.get(rows[index].keys.configuration, [])
+            found[index] = shrunk_mean(everything - sum(own), num_rows - len(own))
     return found
 
 
