@@ -148,7 +148,8 @@ def plot(item: Evaluation) -> bytes:
     figure = Figure(figsize=(_INCHES, _INCHES))
     axes = figure.subplots()
     rows = [item.rows[index] for index in item.of_quality("A")]
-    for unit in sorted({row.unit for row in rows}):
+    units = sorted({row.unit for row in rows})
+    for unit in units:
         chosen = [row for row in rows if row.unit == unit]
         axes.scatter([row.measured for row in chosen], [row.predicted for row in chosen], s=_POINT_AREA, label=unit)
     if rows:
@@ -157,9 +158,11 @@ def plot(item: Evaluation) -> bytes:
             axes.plot(ends, [factor * end for end in ends], style, color="0.5", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.legend()
-    axes.set_xlabel("measured")
-    axes.set_ylabel("predicted")
+        if len(units) > 1:
+            axes.legend()
+    suffix = f", {units[0]}" if len(units) == 1 else ""
+    axes.set_xlabel(f"measured{suffix}")
+    axes.set_ylabel(f"predicted{suffix}")
     axes.set_title(f"{TITLES[item.table]} (quality A; dotted: 25 %)")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, bbox_inches="tight")
