@@ -164,7 +164,9 @@ def expert_exchange_s(
     """
     if not group.communicates:
         return np.zeros_like(token_bytes), np.zeros_like(token_bytes)
-    law = _law_table(node.gpu.collective(CollectiveOp.ALL_TO_ALL), CollectiveOp.ALL_TO_ALL, node.scale_up_domain_gpus)
+    # nodes of one GPU have no pairs inside, but the slope of a pair is looked up for every row
+    most_ranks = max(node.scale_up_domain_gpus, 2)
+    law = _law_table(node.gpu.collective(CollectiveOp.ALL_TO_ALL), CollectiveOp.ALL_TO_ALL, most_ranks)
     is_group = group.num_ranks > 1.0
     # bandwidth without the (g-1)/g of the table: the share that stays on the rank is subtracted below
     local = np.maximum(group.local_ranks, 2.0)

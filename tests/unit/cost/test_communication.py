@@ -131,6 +131,16 @@ def test_expert_exchange_limits() -> None:
     assert expert_seconds(16, 1e9) > expert_seconds(8, 1e9) > expert_seconds(2, 1e9)
 
 
+@pytest.mark.parametrize("ranks", [1.0, 2.0, 16.0])
+def test_nodes_of_one_gpu_exchange_over_the_nic(ranks: float) -> None:
+    node = generic_node("gh200-96g")
+    assert node.scale_up_domain_gpus == 1
+    group = span(np.array([ranks]), 1.0, node)
+    scale_up, scale_out = expert_exchange_s(np.array([1e9]), 8, group, node)
+    assert scale_up[0] == 0
+    assert (scale_out[0] > 0) == (ranks > 1)
+
+
 @pytest.mark.parametrize(("ranks", "measured_gb_per_s"), [(16, 35), (32, 46)])
 def test_expert_exchange_uses_the_nic_as_deepep_does(ranks: int, measured_gb_per_s: float) -> None:
     """Effective NIC rates of DeepEP's combine on H100 with 50 GB/s NICs: 35 (16 GPUs) and 46 GB/s (32 GPUs)."""
