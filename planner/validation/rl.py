@@ -23,6 +23,7 @@ from planner.domain.plan import NamedValue
 from planner.domain.stages import StageName, WorkerName, build_graph
 from planner.domain.strategy import RolloutStrategy
 from planner.domain.workload import Workload
+from planner.errors import InvalidInputError
 from planner.files.catalog import load_overheads
 from planner.files.fields import Fields
 from planner.search.pricing import PricingInputs, price_table, site_of
@@ -232,23 +233,38 @@ def price_with(rows: Sequence[Row], overheads: Overheads, conditions: Conditions
     steps: list[Priced | Unpriced] = []
     stages: list[Priced | Unpriced] = []
     for row in rows:
-        measured = _measured_stages(row)
+        measured, unreadable = _measured_stages(row)
+        stages.extend(unreadable)
         try:
-            run = read_run(row, implied)
-        except RowError as error:
-            for table, found, names in ((Table.RL, steps, ("",)), (Table.RL_STAGES, stages, measured)):
-                found.extend(_unpriced(row, table, name, error) for name in names)
+            step, found = _price_row(row, implied, measured, overheads, conditions)
+        except (ValueError, ArithmeticError, InvalidInputError) as error:
+            steps.append(_unpriced(row, Table.RL, "", error))
+            stages.extend(_unpriced(row, Table.RL_STAGES, column, error) for column in measured)
             continue
-        times = price_run(run, overheads, conditions)
-        steps.append(_step(row, run, times))
-        for column, value in measured.items():
-            if column == "gen_only_s":
-                alone = mean_engine_s(run, overheads, conditions)
-                terms: tuple[NamedValue, ...] = (NamedValue(name="rollout of one engine", value=alone),)
-            else:
-                terms = _stage_terms(row, times, column)
-            stages.append(_stage(row, run, column, value, terms))
+        steps.append(step)
+        stages.extend(found)
     return _result(Table.RL, steps), _result(Table.RL_STAGES, stages)
+
+
+def _price_row(
+    row: Row,
+    implied: Mapping[tuple[str, ...], float],
+    measured: Mapping[str, float],
+    overheads: Overheads,
+    conditions: Conditions,
+) -> tuple[Priced | Unpriced, list[Priced | Unpriced]]:
+    """(whole step, measured stages) of one row."""
+    run = read_run(row, implied)
+    times = price_run(run, overheads, conditions)
+    stages: list[Priced | Unpriced] = []
+    for column, value in measured.items():
+        if column == "gen_only_s":
+            alone = mean_engine_s(run, overheads, conditions)
+            terms: tuple[NamedValue, ...] = (NamedValue(name="rollout of one engine", value=alone),)
+        else:
+            terms = _stage_terms(row, times, column)
+        stages.append(_stage(row, run, column, value, terms))
+    return _step(row, run, times), stages
 
 
 def _result(table: Table, found: Sequence[Priced | Unpriced]) -> TableResult:
@@ -265,26 +281,39 @@ _STAGE_COLUMNS = (
 )  # fmt: skip
 
 
-def _measured_stages(row: Row) -> dict[str, float]:
-    """Published stage seconds by column; 0 means that a stage did not run, below 0 that columns do not add up."""
-    found = {column: read.number(row, column) for column in _STAGE_COLUMNS}
-    return {column: value for column, value in found.items() if value is not None and value > 0}
+def _measured_stages(row: Row) -> tuple[dict[str, float], list[Unpriced]]:
+    """Published stage seconds by column, and columns that hold no time.
+
+    0 means that a stage did not run. A cell that is no time costs its own stage only, not the row.
+    """
+    found: dict[str, float] = {}
+    unreadable: list[Unpriced] = []
+    for column in _STAGE_COLUMNS:
+        try:
+            value = read.number(row, column)
+        except RowError as error:
+            unreadable.append(_unpriced(row, Table.RL_STAGES, column, error))
+            continue
+        if value:
+            found[column] = value
+    return found, unreadable
 
 
 def _row_id(row: Row, column: str) -> str:
     return f"{row['id']}/{column}" if column else row["id"]
 
 
-def _unpriced(row: Row, table: Table, column: str, error: RowError) -> Unpriced:
+def _unpriced(row: Row, table: Table, column: str, error: Exception) -> Unpriced:
+    reason = str(error) if isinstance(error, RowError) else f"values that cannot be: {error}"
     is_rule = isinstance(error, ExcludedError)
-    return Unpriced(table=table, row=_row_id(row, column), quality=row["quality"], reason=str(error), is_rule=is_rule)
+    return Unpriced(table=table, row=_row_id(row, column), quality=read.quality(row), reason=reason, is_rule=is_rule)
 
 
 def _step(row: Row, run: Run, times: StepTimes) -> Priced | Unpriced:
     measured = read.number(row, "step_time_s")
     if measured is None:
         return Unpriced(
-            table=Table.RL, row=row["id"], quality=row["quality"], reason="step time not published", is_rule=True
+            table=Table.RL, row=row["id"], quality=read.quality(row), reason="step time not published", is_rule=True
         )
     terms = _step_terms(run, times)
     return _priced(row, run, Table.RL, "", measured, times.step_s, terms)
@@ -307,7 +336,7 @@ def _stage(row: Row, run: Run, column: str, measured: float, terms: tuple[NamedV
     predicted = _sum(terms)
     if predicted <= 0:
         reason = "the run as modelled has no such stage"
-        return Unpriced(table=Table.RL_STAGES, row=_row_id(row, column), quality=row["quality"], reason=reason)
+        return Unpriced(table=Table.RL_STAGES, row=_row_id(row, column), quality=read.quality(row), reason=reason)
     return _priced(row, run, Table.RL_STAGES, column, measured, predicted, terms)
 
 
@@ -344,7 +373,7 @@ def _priced(
         table=table,
         row=_row_id(row, column),
         source=row["source"],
-        quality=row["quality"],
+        quality=read.quality(row),
         keys=_keys(row, run, column),
         unit="s",
         measured=measured,

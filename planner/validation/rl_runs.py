@@ -388,10 +388,24 @@ def _group(name: str, pool: Pool, first: int, count: int) -> DeviceGroup:
     )
 
 
-def _place(row: Row, workload: Workload, *, is_colocated: bool) -> tuple[PlacedStrategy, ...]:
+def _split(row: Row, *, is_colocated: bool) -> tuple[int, int]:
+    """(GPUs of the trainer, GPUs of the engines): all of them when shared; else what the row states, or the rest."""
     total = _num_gpus(row)
-    train = read.degree(row, "n_gpus_train", total)
-    rollout = read.degree(row, "n_gpus_gen", total)
+    if is_colocated:
+        return read.degree(row, "n_gpus_train", total), read.degree(row, "n_gpus_gen", total)
+    stated = [row[column] for column in ("n_gpus_train", "n_gpus_gen")]
+    if not any(stated):
+        raise ExcludedError("split of GPUs between trainer and engines not published")
+    if all(stated):
+        return read.degree(row, "n_gpus_train"), read.degree(row, "n_gpus_gen")
+    known = read.degree(row, "n_gpus_train" if stated[0] else "n_gpus_gen")
+    if known >= total:
+        raise RowError(f"{known} of {total} GPUs leave none for the other side")
+    return (known, total - known) if stated[0] else (total - known, known)
+
+
+def _place(row: Row, workload: Workload, *, is_colocated: bool) -> tuple[PlacedStrategy, ...]:
+    train, rollout = _split(row, is_colocated=is_colocated)
     node = _node(row)
     for precision in {workload.train_precision, workload.rollout_precision}:
         if not node.gpu.supports(precision):

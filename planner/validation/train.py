@@ -129,7 +129,7 @@ def _priced(row: TrainRow, terms: dict[str, float]) -> Priced:
         table=Table.TRAIN,
         row=row.row["id"],
         source=row.row["source"],
-        quality=row.row["quality"],
+        quality=read.quality(row.row),
         keys=keys(row),
         unit="s",
         measured=row.measured_s,

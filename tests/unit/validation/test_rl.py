@@ -68,6 +68,38 @@ def test_a_recipe_becomes_its_own_strategies() -> None:
     assert not found.is_asynchronous
 
 
+def test_gpus_of_the_other_side_are_the_rest_or_not_known() -> None:
+    whole, half = run("nemorl-v0.6-09"), run("nemorl-v0.6-09", n_gpus_train="")
+    assert [item.group.ranks for item in half.placed] == [item.group.ranks for item in whole.placed]
+    with pytest.raises(ExcludedError, match="split of GPUs"):
+        run("nemorl-v0.6-09", n_gpus_train="", n_gpus_gen="")
+    with pytest.raises(RowError, match="leave none"):
+        run("nemorl-v0.6-09", n_gpus_train="", n_gpus_gen="192")
+
+
+def test_a_stage_that_is_no_time_costs_that_stage_only() -> None:
+    plain, damaged = row("nemorl-v0.6-04"), row("nemorl-v0.6-04", logprob_s="n/a")
+    steps, stages = price([plain, damaged])
+    assert steps.priced[0].predicted == steps.priced[1].predicted
+    assert len(steps.priced) == 2
+    assert [(item.row, item.reason) for item in stages.unpriced] == [
+        ("nemorl-v0.6-04/logprob_s", "logprob_s = 'n/a' is no number")
+    ]
+
+
+def test_impossible_values_cost_their_own_row_and_leave_the_others_alone() -> None:
+    # mean lengths come from all rows of a workload, so a bad row must not split the table
+    expected, _ = price(ROWS)
+    bad = [
+        row("nemorl-v0.6-04", n_optim_steps="0"),
+        row("nemorl-v0.6-04", step_time_s="-inf"),
+        row("nemorl-v0.6-04", gens_per_prompt="1e308"),
+    ]
+    steps, _ = price([*ROWS[:80], *bad, *ROWS[80:]])
+    assert steps.priced == expected.priced
+    assert len(steps.unpriced) == len(expected.unpriced) + len(bad)
+
+
 def test_disaggregated_runs_use_disjoint_gpus_and_keep_their_states() -> None:
     found = run("nemorl-v0.6-09")
     groups = {item.worker.name: item.group.ranks for item in found.placed}
