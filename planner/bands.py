@@ -2,7 +2,8 @@
 
 A band holds the middle 80 % of residuals, each weighted by exp(-distance) to the prediction. It is then stretched
 about its middle by one factor per table, chosen so that bands hold for model families that were left out
-(planner.validation.bands). Bands are wide where nothing similar was measured; that is their purpose.
+(planner.validation.bands). Weights are relative: where every row is far they only say what errors are like in general,
+so a band without a near row is widened again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ DISTANCE_DOUBLING = 0.15
 """For each factor of two in active parameters, up to DISTANCE_SIZE."""
 DISTANCE_SIZE = 0.6
 NEAR_DISTANCE = 1.45
-"""A row counts as near up to here: same kind of run and GPU generation; model or precision and framework may differ."""
+"""A row of the same GPU generation counts as near up to here; model or precision and framework may differ."""
+FAR_STRETCH_RATIO = 2.0
+"""Bands without a near row are so much wider. Rounded up from training and generation: errors with priors alone, as on
+a generation without rows, have a 90th percentile 1.3 to 1.8 times that of the fit (docs/validation-protocol.md)."""
 TIME_TABLE = "rl"
 MEMORY_TABLE = "memory"
 SYNCHRONOUS = "synchronous"
@@ -54,11 +58,13 @@ def _plan_band(plan: Plan, data: ResidualFile, name: str, subset: str) -> Band |
         return None
     model = plan.workload.actor.id
     gpu = plan.cluster.pools[0].node.gpu
+    # bytes do not depend on the GPU that holds them
+    is_time = name == TIME_TABLE
     traits = Traits(
         model=model,
         family=data.family(model),
-        gpu=gpu.id,
-        architecture=gpu.architecture,
+        gpu=gpu.id if is_time else "",
+        architecture=gpu.architecture if is_time else "",
         precision=plan.workload.train_precision.value,
         framework=plan.limits.framework or "",
         subset=subset,
@@ -72,9 +78,10 @@ def band(traits: Traits, table: ResidualTable) -> Band:
     """The band of one prediction."""
     apart = distances([traits], table.residuals)
     low, high = log_bands(apart, table.residuals)
-    low_log, high_log = stretched(low, high, table.stretch_ratio)
-    nearest = int(np.argmin(apart[0]))
-    is_near = apart[0] <= NEAR_DISTANCE
+    is_near = (apart[0] <= NEAR_DISTANCE) & np.array([_is_same_generation(traits, row) for row in table.residuals])
+    stretch_ratio = table.stretch_ratio * (1.0 if is_near.any() else FAR_STRETCH_RATIO)
+    low_log, high_log = stretched(low, high, stretch_ratio)
+    nearest = int(np.argmin(np.where(is_near, apart[0], np.inf)))
     return Band(
         low_ratio=float(np.exp(low_log[0])),
         high_ratio=float(np.exp(high_log[0])),
@@ -82,6 +89,11 @@ def band(traits: Traits, table: ResidualTable) -> Band:
         num_near_rows=int(is_near.sum()),
         nearest_row=_words(table.residuals[nearest]) if is_near[nearest] else "",
     )
+
+
+def _is_same_generation(traits: Traits, row: Residual) -> bool:
+    """Efficiencies are those of a GPU generation: rows of another one say nothing about them."""
+    return traits.architecture in ("", row.traits.architecture)
 
 
 def distances(queries: Sequence[Traits], residuals: Sequence[Residual]) -> FloatArray:

@@ -204,6 +204,9 @@ def main() -> None:
     for name in ("synchronous", "asynchronous"):
         for way, residual in ways:
             print(f"{name:14s} {way:24s} {_errors(residual, is_step & (subsets == name))}")
+    is_stage = found.residuals.weight == STAGE_WEIGHT
+    for way, residual in ways:
+        print(f"{'stages':14s} {way:24s} {_errors(residual, is_stage)}")
     print("\nfamily held out, synchronous and asynchronous steps, without each parameter (it keeps its prior)")
     for fixed, name in enumerate((*(parameter.name for parameter in PARAMETERS), "(none left out)")):
         residual = held_out(found, lambda keys: keys.family, fixed if fixed < len(PARAMETERS) else None)

@@ -10,7 +10,9 @@ import pytest
 
 from planner.bands import band, distances, log_bands, plan_bands, stretched
 from planner.domain.bands import Band, Residual, ResidualTable, Traits
+from planner.domain.hardware import Cluster
 from planner.errors import InvalidInputError
+from planner.files.catalog import generic_node
 from planner.files.residuals import ResidualFile, load_residuals, parse_residuals, residuals_text
 from planner.validation.bands import judge, needed_stretch, residual_table, smallest_stretch
 from planner.validation.records import Priced
@@ -73,6 +75,28 @@ def test_nearest_row_is_named_or_its_absence() -> None:
     assert "close (m on g, fw); 1 row " in band(traits(), table).basis
     far = traits(subset="x", gpu="y", architecture="z")
     assert band(far, table).basis == "no measured row near this"
+
+
+def test_without_a_near_row_of_the_gpu_generation_bands_are_wider_and_say_so() -> None:
+    rows = tuple(residual(value, row="r") for value in np.linspace(-0.1, 0.1, 101))
+    table = ResidualTable(name="t", stretch_ratio=1.0, residuals=rows)
+    known, unknown = band(traits(), table), band(traits(gpu="y", architecture="z"), table)
+    assert np.log(unknown.high_ratio) == pytest.approx(2.0 * np.log(known.high_ratio), rel=0.02)
+    assert np.log(unknown.low_ratio) == pytest.approx(2.0 * np.log(known.low_ratio), rel=0.02)
+    assert (unknown.num_near_rows, unknown.basis) == (0, "no measured row near this")
+    assert band(traits(gpu="", architecture=""), table) == known
+
+
+def test_plans_on_unmeasured_gpus_have_wider_bands_of_time_but_not_of_memory() -> None:
+    plan = grpo_plan()
+    pool = plan.cluster.pools[0]
+    elsewhere = replace(plan, cluster=Cluster(pools=(replace(pool, node=generic_node("mi300x")),)))
+    (time_known, memory_known), (time_unknown, memory_unknown) = plan_bands(plan), plan_bands(elsewhere)
+    assert time_known is not None
+    assert time_unknown is not None
+    assert time_unknown.high_ratio / time_unknown.low_ratio > time_known.high_ratio / time_known.low_ratio
+    assert time_unknown.nearest_row == ""
+    assert memory_unknown == memory_known
 
 
 def test_stretch_reaches_the_wanted_share() -> None:
