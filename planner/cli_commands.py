@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,7 +124,7 @@ def estimate(
     as_json: opt.AsJson = False,
 ) -> None:
     """Price a fixed configuration: all strategies given, nothing searched. Options override the file."""
-    from planner.files.fixed import build_fixed_workers
+    from planner.files.fixed import build_fixed_workers, fixed_assumptions
     from planner.files.workload import build_request
 
     _check_output(output)
@@ -135,6 +136,7 @@ def estimate(
     spec = override(_read_workload(file), flags)
     request = build_request(spec)
     workers = build_fixed_workers(spec, request)
+    request = replace(request, assumptions=(*request.assumptions, *fixed_assumptions(spec, workers)))
     with _progress("pricing"):
         from planner.pipeline import estimate as price_fixed
 

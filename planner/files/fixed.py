@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from planner.domain.hardware import Cluster, Pool
+from planner.domain.plan import Assumption
 from planner.domain.request import FixedWorker, PlanRequest
 from planner.domain.stages import StageKind, Worker, WorkerName, build_graph
 from planner.domain.strategy import (
@@ -60,6 +61,30 @@ def build_fixed_workers(spec: WorkloadSpec, request: PlanRequest) -> tuple[Fixed
             problems.add(InvalidInputError(f"{name.value} is missing", where=where))
     problems.raise_if_any()
     return tuple(found)
+
+
+def fixed_assumptions(spec: WorkloadSpec, workers: tuple[FixedWorker, ...]) -> tuple[Assumption, ...]:
+    """What the strategies of `spec` leave open and `build_fixed_workers` filled in, one assumption per worker."""
+    result = []
+    for item, placed in zip(spec.strategies, workers, strict=True):
+        filled = ", ".join(
+            f"{name.replace('_', ' ')} {getattr(placed.strategy, name)}"
+            for name in _choices(placed)
+            if getattr(item, name) is None
+        )
+        if filled:
+            what = f"strategy of {placed.worker.value}"
+            result.append(Assumption(what=what, value=filled, source="default", effect="give them in the file"))
+    return tuple(result)
+
+
+def _choices(placed: FixedWorker) -> tuple[str, ...]:
+    """Keys whose default decides memory or time of a worker."""
+    if isinstance(placed.strategy, RolloutStrategy):
+        return _ENGINE_ONLY
+    if placed.worker in (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER):
+        return ("sharding", "micro_batch_tokens", "inference_tokens", "recompute", "offload")
+    return ("sharding", "inference_tokens", "offload")
 
 
 def _worker(item: WorkerSpec, workers: dict[WorkerName, Worker], where: str) -> Worker:

@@ -475,3 +475,19 @@ def test_fixed_strategies_that_are_refused(old: str, new: str, expected: str, tm
     spec = read_workload(written(FIXED.replace(old, new), tmp_path))
     with pytest.raises(InvalidInputError, match=expected):
         build_fixed_workers(spec, build_request(spec))
+
+
+def test_what_a_fixed_strategy_leaves_open_is_an_assumption(tmp_path: Path) -> None:
+    from planner.files.fixed import build_fixed_workers, fixed_assumptions
+
+    file = tmp_path / "fixed.yaml"
+    file.write_text(
+        "model: qwen3-8b\ngpus: 8xh100\nbatch: {kl: 0}\n"
+        "strategies: [{worker: rollout engine, tp: 2, idle: sleep}, {worker: actor trainer, recompute: none}]\n"
+    )
+    spec = read_workload(file)
+    request = build_request(spec)
+    found = {item.what: item.value for item in fixed_assumptions(spec, build_fixed_workers(spec, request))}
+    assert found["strategy of rollout engine"] == "engine fraction 0.85, max num seqs 256"
+    assert "sharding zero1" in found["strategy of actor trainer"]
+    assert "recompute" not in found["strategy of actor trainer"]
