@@ -24,7 +24,7 @@ from planner.files.layer_parts import (
     without_mlp,
 )
 from planner.files.stack import Layer, layer_classes
-from planner.validation.read import Row, RowError, integer, text
+from planner.validation.read import Row, RowError, check_layers, integer, text
 
 _GPT2_VOCABULARY = 50257
 _BERT_VOCABULARY = 30592
@@ -84,6 +84,7 @@ def test_model(row: Row, flags: TestFlags, tp: int) -> Model:
     if not hidden:
         raise RowError("hidden size not stated")
     num_layers = integer(row, "layers")
+    check_layers(num_layers)
     pattern = flags.arguments.get("hybrid-layer-pattern", "")
     if pattern:
         # the parts behind slashes are multi-token-prediction modules: layers like any other for memory

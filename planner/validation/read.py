@@ -43,6 +43,10 @@ MAX_FILE_BYTES = 64 * 2**20
 MAX_INTEGER = 10**9
 MAX_DEGREE = 4_000_000
 """Of degrees, batches and sequence lengths; more would only make huge tables of collectives that nobody has."""
+MAX_LAYERS = 10_000
+"""Each layer is built; more would only take minutes."""
+MAX_NUMBER = 1e18
+"""Of any cell: beyond it products overflow."""
 _SHOWN = 60
 _TRUE = frozenset(("1", "true", "yes", "on"))
 _FALSE = frozenset(("0", "false", "no", "off", "none"))
@@ -159,6 +163,8 @@ def number(row: Row, key: str) -> float | None:
         raise RowError(f"{key} = {value[:_SHOWN]!r} is no number") from None
     if not math.isfinite(parsed) or parsed < 0:
         raise RowError(f"{key} = {value[:_SHOWN]!r} is no number of at least 0")
+    if parsed > MAX_NUMBER:
+        raise RowError(f"{key} = {value[:_SHOWN]!r} is above {MAX_NUMBER:g}")
     return parsed
 
 
@@ -266,7 +272,14 @@ def find_model(
     """
     if not name:
         raise RowError("model not stated")
+    check_layers(num_layers)
     return _find_model(name, num_layers, stated_shape, max_positions)
+
+
+def check_layers(num_layers: int | None) -> None:
+    """RowError for more layers than can be priced."""
+    if num_layers is not None and num_layers > MAX_LAYERS:
+        raise RowError(f"{num_layers:,} layers; at most {MAX_LAYERS:,} can be priced")
 
 
 def model_note(name: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from planner.errors import InvalidInputError
 from planner.validation import read
+from planner.validation.memory_rows import read_run
 from planner.validation.records import Table
 
 
@@ -27,7 +29,7 @@ def test_number(cell: str, value: float | None) -> None:
     assert read.number({"x": cell}, "x") == value
 
 
-@pytest.mark.parametrize("cell", ["nan", "inf", "-1", "8x", "1,000", "\u0661e999"])
+@pytest.mark.parametrize("cell", ["nan", "inf", "-1", "8x", "1,000", "1e19", "\u0661e999"])
 def test_number_refuses(cell: str) -> None:
     with pytest.raises(read.RowError, match="x = "):
         read.number({"x": cell}, "x")
@@ -116,6 +118,19 @@ def test_truncated_models() -> None:
     assert cut.hidden_size == whole.hidden_size
     with pytest.raises(read.RowError, match="1 to 61"):
         read.find_model("deepseek-ai/DeepSeek-V3", num_layers=62)
+
+
+def test_models_of_absurd_depth_are_refused_at_once() -> None:
+    start = time.perf_counter()
+    with pytest.raises(read.RowError, match="at most 10,000"):
+        read.find_model("meta-llama/Meta-Llama-3-70B", num_layers=4_194_304)
+    tests = read.read_tables(None, (Table.MEMORY,))[Table.MEMORY].rows
+    row = next(row for row in tests if row["id"].startswith("mcore-gpt-gpt3_mcore_te_tp2_pp2_resume_t"))
+    with pytest.raises(read.RowError, match="at most 10,000"):
+        read_run({**row, "layers": "4194304"})
+    with pytest.raises(read.RowError):
+        read.find_model("unheard-of", stated_shape="heads 32, hidden 4096, layers 999999999, vocab 131072")
+    assert time.perf_counter() - start < 2.0
 
 
 def test_stated_shape() -> None:
