@@ -328,7 +328,11 @@ def _catalog_model(name: _ModelName, num_layers: int | None) -> Model:
 
 def _first_layers(config: Mapping[str, object], num_layers: int, model_id: str) -> dict[str, object]:
     """The keys that change when only the first layers are kept: their number, lists and patterns of that length."""
-    whole = config["num_hidden_layers"]
+    inner = config.get("text_config")
+    if "num_hidden_layers" not in config and isinstance(inner, Mapping):
+        # multimodal models keep the language model in a section of its own
+        return {"text_config": {**inner, **_first_layers(inner, num_layers, model_id)}}
+    whole = config.get("num_hidden_layers")
     if not isinstance(whole, int) or not 1 <= num_layers <= whole:
         raise InvalidInputError(f"{num_layers} layers of {model_id}", accepted=f"1 to {whole}")
     changed: dict[str, object] = {"num_hidden_layers": num_layers}

@@ -220,9 +220,9 @@ def read_row(row: Row) -> Deployment:
     engine = text(row, "engine")
     if engine not in _ENGINES:
         raise RowError(f"no profile of engine {engine[:40]!r}")
-    num_gpus = integer(row, "n_gpus")
-    if not num_gpus:
+    if not integer(row, "n_gpus"):
         raise RowError("number of GPUs not stated")
+    num_gpus = degree(row, "n_gpus")
     pp, attention_dp = degree(row, "pp"), degree(row, "attn_dp")
     tp = degree(row, "tp", 1 if attention_dp > 1 else num_gpus)
     ranks = tp * pp * attention_dp

@@ -186,7 +186,7 @@ def _megatron_test(row: Row) -> MemoryRun:
         score_bytes_per_pair=_UNFUSED_SCORES if has_unfused_attention(row, flags) else 0.0,
         only_last_rank=True,
     )
-    num_gpus = integer(row, "n_gpus")
+    num_gpus = degree(row, "n_gpus") if integer(row, "n_gpus") else None
     assumed = ""
     if not num_gpus:
         if not is_plain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.files.catalog import ModelEntry, list_models, load_model
+from planner.files.catalog import ModelEntry, find_catalog_model, list_models, load_model
 
 ENTRIES = {entry.id: entry for entry in list_models()}
 IDS = sorted(ENTRIES)
@@ -98,6 +98,15 @@ def test_active_parameters_agree_with_one_way_of_counting(model_id: str) -> None
     # Names such as A3B are rounded to whole billions.
     tolerance = 0.5 / active if active == round(active) else 0.03
     assert min(errors) <= max(tolerance, 0.03)
+
+
+@pytest.mark.parametrize("model_id", IDS)
+def test_the_first_layers_of_a_model_are_a_smaller_model(model_id: str) -> None:
+    whole, part = load_model(model_id), find_catalog_model(model_id, num_layers=12)
+    assert part is not None
+    assert part.num_layers == 12
+    assert part.num_params < whole.num_params
+    assert (part.hidden_size, part.vocab_size) == (whole.hidden_size, whole.vocab_size)
 
 
 @pytest.mark.parametrize("model_id", IDS)
