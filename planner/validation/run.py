@@ -195,10 +195,13 @@ def _price(table: Table, rows: Sequence[read.Row]) -> tuple[TableResult, ...]:
     """Prices rows together; values that the cost model refuses cost their own row only, found by halving."""
     try:
         return _pricer(table)(rows)
-    except (ValueError, ArithmeticError, InvalidInputError) as error:
+    except (ValueError, ArithmeticError, LookupError, InvalidInputError) as error:
         if len(rows) == 1:
             row = rows[0]
             reason = f"values that cannot be: {error}"
+            if isinstance(error, LookupError):
+                # a gap of rlplan and not of the row; named as such, and the other rows still count
+                reason = f"fault in rlplan: {type(error).__name__} {error}"
             refused = Unpriced(table=table, row=read.text(row, "id"), quality=read.quality(row), reason=reason)
             return tuple(
                 TableResult(table=part, priced=(), unpriced=(replace(refused, table=part),)) for part in _parts(table)

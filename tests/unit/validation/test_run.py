@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from planner.report.accuracy import accuracy_report
 from planner.report.accuracy_docs import page
 from planner.report.accuracy_json import accuracy_document
 from planner.report.terminal import plain
-from planner.validation import read
+from planner.validation import read, train
 from planner.validation.records import Table, TableResult, Unpriced, Verdict
 from planner.validation.run import (
     BANDED,
@@ -157,8 +158,6 @@ def test_names_of_tables() -> None:
 
 
 def test_rows_without_a_usable_prediction_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.validation import train
-
     rows = ({"id": "a"}, {"id": "b"}, {"id": "c"})
     answers = (priced(1.0, float("nan"), row="a"), priced(1.0, 0.0, row="b"), priced(1.0, 2.0, row="c"))
     monkeypatch.setattr(
@@ -169,9 +168,25 @@ def test_rows_without_a_usable_prediction_are_listed(monkeypatch: pytest.MonkeyP
     assert [row.row for row in result.unpriced] == ["a", "b"]
 
 
-def test_a_lost_row_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.validation import train
+def test_a_fault_costs_its_own_row_and_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = read.read_tables(None, (Table.TRAIN,))[Table.TRAIN]
+    rows = raw.rows[:9]
+    expected = train.price(rows)
+    plain_price = train.price
 
+    def faulty(some: Sequence[read.Row]) -> TableResult:
+        if any(row["id"] == rows[4]["id"] for row in some):
+            raise KeyError("gap")
+        return plain_price(some)
+
+    monkeypatch.setattr(train, "price", faulty)
+    (result,) = price_table(Table.TRAIN, read.RawTable(rows=rows, malformed=()))
+    assert result.priced == tuple(item for item in expected.priced if item.row != rows[4]["id"])
+    assert (rows[4]["id"], "fault in rlplan: KeyError 'gap'") in [(item.row, item.reason) for item in result.unpriced]
+    assert result.num_rows == len(rows)
+
+
+def test_a_lost_row_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "price", lambda rows: TableResult(table=Table.TRAIN, priced=(), unpriced=()))
     with pytest.raises(RuntimeError, match="1 rows were read, 0 came back"):
         price_table(Table.TRAIN, read.RawTable(rows=({"id": "a"},), malformed=()))
