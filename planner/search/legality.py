@@ -24,6 +24,10 @@ from planner.domain.strategy import (
     TrainerTable,
 )
 
+VOCABULARY_BLOCK = 128
+"""Megatron pads the vocabulary to a multiple of this times tp."""
+MAX_PADDING_RATIO = 0.05
+"""Padding that costs are silent about."""
 FP8_BLOCK = 128
 """Edge of the weight blocks of block-scaled FP8."""
 
@@ -133,6 +137,17 @@ def _ulysses_heads(table: TrainerTable, facts: TrainerFacts) -> BoolArray:
     return np.asarray(legal | ~is_ulysses | (table.cp == 1))
 
 
+def _vocabulary_splits(table: TrainerTable, model: Model) -> BoolArray:
+    """Megatron pads the vocabulary to a multiple of 128 tp, which must stay a small part; DTensor does not pad."""
+    block = VOCABULARY_BLOCK * table.tp
+    padded = np.ceil(model.vocab_size / block) * block
+    pads = _sharding_is(table, Sharding.DDP, Sharding.ZERO1)
+    return np.asarray(
+        (table.tp == 1)
+        | np.where(pads, padded <= model.vocab_size * (1 + MAX_PADDING_RATIO), divides(table.tp, model.vocab_size))
+    )
+
+
 def _sharding_is(table: TrainerTable, *levels: Sharding) -> BoolArray:
     codes = [SHARDINGS.index(level) for level in levels]
     return np.isin(table.sharding, codes)
@@ -156,6 +171,10 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
         allows=lambda t, f: np.asarray(t.tp <= f.node.scale_up_domain_gpus),
     ),
     TrainerRule(reason="tp does not split the attention heads", allows=lambda t, f: _heads_split(f.model, t.tp)),
+    TrainerRule(
+        reason="tp does not split the vocabulary, padding included",
+        allows=lambda t, f: _vocabulary_splits(t, f.model),
+    ),
     TrainerRule(
         reason="interleaving needs pp > 1 and equal chunks",
         allows=lambda t, f: np.asarray((t.vpp == 1) | ((t.pp > 1) & divides(t.pp * t.vpp, f.model.num_layers))),

@@ -1,11 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from planner.domain.hardware import Precision
 from planner.domain.strategy import SHARDINGS, Sharding
 from planner.files.catalog import generic_node, load_model
-from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
-from planner.search.legality import RolloutFacts, TrainerFacts
+from planner.search.candidates import _inner_choices, _layouts, chunks, enumerate_rollout, enumerate_trainer
+from planner.search.legality import TRAINER_RULES, RolloutFacts, TrainerFacts
 from planner.search.space import SizeGrid
 
 
@@ -30,6 +32,17 @@ def test_every_candidate_spans_its_gpus_and_splits_the_batch() -> None:
     assert (table.pp[zero] == 1).all()
 
 
+def test_a_vocabulary_that_tp_does_not_split_needs_padding() -> None:
+    """Megatron pads an odd vocabulary a little; DTensor does not pad, and nobody pads a tiny one several times."""
+    odd = replace(trainer_facts(), model=replace(load_model("qwen3-8b"), vocab_size=151_935))
+    table = enumerate_trainer(odd, max_tokens=9216, num_nodes=1).table
+    unsharded = table.sharding >= SHARDINGS.index(Sharding.ZERO2)
+    assert set(np.unique(table.tp[unsharded])) == {1.0}
+    assert set(np.unique(table.tp[~unsharded])) == {1.0, 2.0, 4.0, 8.0}
+    tiny = replace(trainer_facts(), model=replace(load_model("qwen3-8b"), vocab_size=301))
+    assert enumerate_trainer(tiny, max_tokens=9216, num_nodes=1).table.tp.max() == 1.0
+
+
 def test_no_candidate_appears_twice() -> None:
     table = enumerate_trainer(trainer_facts(), max_tokens=9216, num_nodes=2).table
     names = list(table.__slots__)
@@ -47,6 +60,21 @@ def test_moe_candidates_use_expert_parallelism_within_the_expert_product() -> No
 def test_rejections_carry_reasons_and_counts() -> None:
     rejected = dict(enumerate_trainer(trainer_facts(mini_batch=3), max_tokens=9216, num_nodes=1).rejected)
     assert rejected["dp does not divide the mini-batch"] > 0
+
+
+@pytest.mark.parametrize("mini_batch", [1024, 3])
+def test_each_layout_is_legal_or_counts_under_the_first_rule_it_breaks(mini_batch: int) -> None:
+    facts = trainer_facts("qwen3-30b-a3b", mini_batch=mini_batch)
+    found = enumerate_trainer(facts, max_tokens=9216, num_nodes=3)
+    # All rules on all layouts, without leaving anything out on the way.
+    parts = list(_layouts(facts, 3))
+    whole = replace(parts[0], **{n: np.concatenate([getattr(p, n) for p in parts]) for n in parts[0].__slots__})
+    broken = np.stack([~rule.allows(whole, facts) for rule in TRAINER_RULES])
+    weights = np.array([_inner_choices(facts, 9216, round(cp))[0].shape[0] for cp in whole.cp])
+    first = np.where(broken.any(axis=0), broken.argmax(axis=0), -1)
+    counts = {rule.reason: int(weights[first == i].sum()) for i, rule in enumerate(TRAINER_RULES)}
+    assert dict(found.rejected) == {reason: count for reason, count in counts.items() if count}
+    assert len(found.table) == int(weights[first == -1].sum())
 
 
 def test_framework_filter_counts_as_a_rejection() -> None:
