@@ -289,10 +289,10 @@ def _fewest_gpus(request: PlanRequest, pool: Pool, node: NodeType, feasible: Fea
     if request.limits.max_iteration_s is not None or request.limits.max_usd_per_iteration is not None:
         limit = min(limit, pool.num_nodes * MAX_GROWTH_FOR_LIMITS)
     high = max(1, low * 2)
-    while feasible(request, _cluster_of(node, high)) is None:
+    while high <= limit and feasible(request, _cluster_of(node, high)) is None:
         low, high = high, high * 2
-        if high > limit:
-            return None
+    if high > limit:
+        return None
     while high - low > 1:
         middle = (low + high) // 2
         if feasible(request, _cluster_of(node, middle)) is None:

@@ -51,7 +51,7 @@ from planner.search.pricing import (
 from planner.search.problem import SearchLimits, SearchProblem, Solver
 from planner.search.solve import SearchResult, Solution, solve, solve_union
 from planner.search.structures import Structure
-from planner.units import format_seconds
+from planner.units import format_seconds_like
 
 TIE_TOLERANCE_RATIO = 0.01
 """Plans this close to the optimum count as equal; the simpler one is taken."""
@@ -159,7 +159,7 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     """Enumerate, price, prune and solve on one cluster."""
     start = time.perf_counter()
     inputs = _inputs(request.workload, cluster, rules)
-    priced = tuple(price_worker(worker, pool, inputs) for worker in inputs.graph.workers for pool in cluster.pools)
+    priced = _priced(inputs, cluster)
     problem = _problem(priced, inputs, cluster)
     priced_s = time.perf_counter() - start
     result = _solve(problem, priced, rules, _search_limits(request.limits))
@@ -168,7 +168,37 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     )
 
 
-def _problem(priced: tuple[PricedWorker, ...], inputs: PricingInputs, cluster: Cluster) -> SearchProblem:
+def _priced(inputs: PricingInputs, cluster: Cluster) -> tuple[PricedWorker, ...]:
+    """Every worker on every pool."""
+    return tuple(price_worker(worker, pool, inputs) for worker in inputs.graph.workers for pool in cluster.pools)
+
+
+def _lacking(priced: Sequence[PricedWorker]) -> tuple[WorkerName, ...]:
+    """Workers that have no option on any pool: then there is no plan."""
+    able = {item.worker.name for item in priced if len(item.options)}
+    return tuple(dict.fromkeys(item.worker.name for item in priced if item.worker.name not in able))
+
+
+def _best(
+    request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None, lacking: Sequence[WorkerName]
+) -> Solution | None:
+    """The best plan of a changed request and nothing that only a report needs; None when nothing fits.
+
+    `lacking` are workers that had no option before the change: they are priced first, and one that still has none
+    is the answer.
+    """
+    inputs = _inputs(request.workload, cluster, rules)
+    priced: list[PricedWorker] = []
+    for worker in sorted(inputs.graph.workers, key=lambda item: item.name not in lacking):
+        items = tuple(price_worker(worker, pool, inputs) for pool in cluster.pools)
+        if _lacking(items):
+            return None
+        priced += items
+    limits = replace(_search_limits(request.limits), tie_tolerance_ratio=0.0, num_alternatives=0)
+    return _solve(_problem(priced, inputs, cluster), priced, rules, limits).solution
+
+
+def _problem(priced: Sequence[PricedWorker], inputs: PricingInputs, cluster: Cluster) -> SearchProblem:
     rules = inputs.rules
     return SearchProblem(
         graph=inputs.graph,
@@ -183,9 +213,9 @@ def _problem(priced: tuple[PricedWorker, ...], inputs: PricingInputs, cluster: C
 
 
 def _solve(
-    problem: SearchProblem, priced: tuple[PricedWorker, ...], rules: FrameworkRules | None, limits: SearchLimits
+    problem: SearchProblem, priced: Sequence[PricedWorker], rules: FrameworkRules | None, limits: SearchLimits
 ) -> SearchResult:
-    if rules is None:
+    if rules is None or _lacking(priced):
         return solve(problem, limits)
     parts = mesh.parts(rules, priced, problem)
     if parts:
@@ -261,13 +291,20 @@ def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tup
     if not wants_cost:
         open_request = replace(request, limits=replace(request.limits, objective=Objective.GPUS))
     num_nodes = OPEN_COST_NODES if wants_cost else 1
+    lacking: frozenset[WorkerName] = frozenset()
     while True:
         pool = Pool(name=node.gpu.id, node=node, num_nodes=num_nodes, usd_per_gpu_hour=request.open_usd_per_gpu_hour)
         cluster = Cluster(pools=(pool,))
+        inputs = _inputs(request.workload, cluster, rules)
+        suspects = [price_worker(worker, pool, inputs) for worker in inputs.graph.workers if worker.name in lacking]
+        if num_nodes < MAX_OPEN_NODES and _lacking(suspects):
+            num_nodes *= 2
+            continue
         outcome = search(open_request, cluster, rules)
         found = outcome.result.solution
         if found is not None or num_nodes >= MAX_OPEN_NODES:
             break
+        lacking = frozenset(_lacking(outcome.priced))
         num_nodes *= 2
     if found is not None:
         nodes_used = -(-found.num_gpus // node.gpus_per_node)
@@ -278,9 +315,11 @@ def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tup
 def _why_infeasible(request: PlanRequest, cluster: Cluster, outcome: Outcome) -> str:
     from planner.explain import Found, explain_infeasible
 
+    lacking = _lacking(outcome.priced)
+
     def feasible(changed: PlanRequest, on: Cluster) -> Found | None:
         rules = load_framework(changed.limits.framework) if changed.limits.framework else None
-        solution = search(changed, on, rules).result.solution
+        solution = _best(changed, on, rules, lacking)
         if solution is None:
             return None
         return Found(time_s=solution.time_s, num_gpus=solution.num_gpus, usd=solution.usd)
@@ -328,13 +367,21 @@ def _response_effect(
     if same.problems:
         return f"{where} this plan no longer fits"
     priced = tuple(reprice(item, inputs) for item in outcome.priced)
-    limits = replace(_search_limits(request.limits), max_iteration_s=None)
+    # The fastest plan is only of interest if it gains enough; a limit on time prunes all others.
+    wants_time = request.limits.objective is Objective.TIME
+    limits = replace(
+        _search_limits(request.limits),
+        max_iteration_s=same.time_s * (1.0 - SENSITIVITY_GAIN_RATIO) if wants_time else None,
+        tie_tolerance_ratio=0.0,
+        num_alternatives=0,
+    )
     best = _solve(_problem(priced, inputs, cluster), priced, inputs.rules, limits).solution
     gain = 0.0 if best is None else 1.0 - best.time_s / same.time_s
     if best is None or gain <= SENSITIVITY_GAIN_RATIO:
-        return f"{where} this plan takes {format_seconds(same.time_s)}"
+        return f"{where} this plan takes {format_seconds_like(same.time_s, solution.time_s)}"
     return (
-        f"{where} this plan takes {format_seconds(same.time_s)}, another one {format_seconds(best.time_s)} "
+        f"{where} this plan takes {format_seconds_like(same.time_s, solution.time_s)}, "
+        f"another one {format_seconds_like(best.time_s, solution.time_s)} "
         f"(-{gain:.0%}): plan again"
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from planner.domain.hardware import NodeType
 from planner.domain.model import Model
 from planner.domain.stages import StageKind
 from planner.domain.strategy import (
@@ -61,18 +62,12 @@ def enumerate_trainer(
     offload, so that most illegal combinations are never built; a rejected layout counts with all its
     combinations.
     """
-    layouts = _layouts(facts, num_nodes)
     # A budget is legal for every layout of its cp, so each cp has its own set of inner choices.
     inner = {cp: _inner_choices(facts, max_tokens, cp) for cp in space.CP_DEGREES}
-    weights = np.zeros(len(layouts))
-    for cp, choices in inner.items():
-        weights[layouts.cp == cp] = choices[0].shape[0]
-    rejected: dict[str, int] = {}
-    keep = np.full(len(layouts), True)
-    for rule in TRAINER_RULES:
-        keep = _apply(rule.reason, rule.allows(layouts, facts), keep, weights, rejected)
-    legal = layouts.take(np.flatnonzero(keep))
-    table = _cross(legal, inner)
+    rejected: dict[str, int] = {rule.reason: 0 for rule in TRAINER_RULES}
+    legal = [_legal_layouts(layouts, facts, inner, rejected) for layouts in _layouts(facts, num_nodes)]
+    rejected = {reason: count for reason, count in rejected.items() if count}
+    table = _cross(_joined(legal), inner)
     if framework is not None:
         keep = np.full(len(table), True)
         for reason, rejects in framework(table):
@@ -90,15 +85,38 @@ def _apply(
     return keep & allowed
 
 
-def _layouts(facts: TrainerFacts, num_nodes: int) -> TrainerTable:
-    """Unfiltered degrees x sharding; inner choices are placeholders until `_cross`."""
+def _legal_layouts(
+    layouts: TrainerTable, facts: TrainerFacts, inner: dict[int, tuple[FloatArray, ...]], rejected: dict[str, int]
+) -> TrainerTable:
+    """Layouts that pass all rules; the others are counted in `rejected` under the first rule that they break.
+
+    Each rule sees only what the rules before it left: most layouts break the first one.
+    """
+    weights = np.zeros(len(layouts))
+    for cp, choices in inner.items():
+        weights[layouts.cp == cp] = choices[0].shape[0]
+    for rule in TRAINER_RULES:
+        allowed = rule.allows(layouts, facts)
+        rejected[rule.reason] += int(weights[~allowed].sum())
+        layouts, weights = layouts.take(allowed), weights[allowed]
+    return layouts
+
+
+def _joined(tables: Sequence[TrainerTable]) -> TrainerTable:
+    """The rows of all tables, in order."""
+    columns = {f.name: [getattr(table, f.name) for table in tables] for f in fields(TrainerTable)}
+    return replace(tables[0], **{name: frozen(np.concatenate(parts)) for name, parts in columns.items()})
+
+
+def _layouts(facts: TrainerFacts, num_nodes: int) -> Iterator[TrainerTable]:
+    """Unfiltered degrees x sharding, a table for each number of GPUs: all of them together are too many for the
+    caches. Inner choices are placeholders until `_cross`."""
     model, node = facts.model, facts.node
     sizes = space.SizeGrid.of(node, num_nodes).sizes
     choices = space.TRAIN_SHARDINGS if facts.trains else space.INFERENCE_SHARDINGS
     pipelines = space.pp_degrees(model, StageKind.TRAINING)
     experts = tuple(e for e in space.EP_DEGREES if e <= max(1, model.max_experts)) if model.is_moe else (1,)
-    num_gpus, tp, pp, vpp, cp, ep, etp_is_tp, choice = _product(
-        sizes,
+    columns = _product(
         space.TP_DEGREES,
         pipelines,
         space.VPP_DEGREES if facts.trains else (1,),
@@ -107,16 +125,21 @@ def _layouts(facts: TrainerFacts, num_nodes: int) -> TrainerTable:
         (0, 1) if model.is_moe else (0,),
         tuple(range(len(choices))),
     )
+    tp, pp, _, cp, ep, etp_is_tp, _ = columns
     # Degrees that exceed the group, or a second spelling of the same layout, are no candidates at all.
-    exists = (
-        (tp * pp * cp <= num_gpus)
-        & (ep <= num_gpus)
-        & ((etp_is_tp == 0) | (tp > 1))
-        & (tp <= node.scale_up_domain_gpus)
-    )
-    num_gpus, tp, pp, vpp, cp, ep, etp_is_tp, choice = (
-        column[exists] for column in (num_gpus, tp, pp, vpp, cp, ep, etp_is_tp, choice)
-    )
+    needed = np.maximum(tp * pp * cp, ep)
+    is_spelling = ((etp_is_tp == 0) | (tp > 1)) & (tp <= node.scale_up_domain_gpus)
+    for size in sizes:
+        exists = np.flatnonzero(is_spelling & (needed <= size))
+        yield _layouts_of(size, tuple(column[exists] for column in columns), choices, node)
+
+
+def _layouts_of(
+    size: float, columns: tuple[FloatArray, ...], choices: Sequence[space.ShardingChoice], node: NodeType
+) -> TrainerTable:
+    """tp, pp, vpp, cp, ep, whether etp is tp, and the index of the sharding, on groups of `size` GPUs."""
+    tp, pp, vpp, cp, ep, etp_is_tp, choice = columns
+    num_gpus = np.full_like(tp, size)
     index = choice.astype(np.int64)
     is_hybrid = np.array([c.is_hybrid for c in choices])[index]
     dp_cp = np.floor(num_gpus / (tp * pp))

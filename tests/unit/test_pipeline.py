@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from planner import explain, pipeline
 from planner.assembly import PlacedStrategy, structure_of
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import DeviceGroup, Limits, Objective, Status
 from planner.domain.request import FixedWorker, PlanRequest
-from planner.domain.stages import StageName, WorkerName, build_graph
+from planner.domain.stages import StageName, Worker, WorkerName, build_graph
 from planner.domain.strategy import (
     ContextParallel,
     EngineIdle,
@@ -22,6 +23,7 @@ from planner.domain.workload import RewardKind, Workload
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.files.catalog import generic_node, load_model
 from planner.pipeline import estimate, make_plan
+from planner.search.pricing import PricedWorker, PricingInputs
 from tests.factories import workload
 
 
@@ -83,6 +85,40 @@ def test_a_limit_in_the_way_is_named_as_such() -> None:
     needed = int(str(failure.value).split("--max-gpus ")[1])
     plan = make_plan(request_on(qwen_workload("qwen3-32b"), limits=Limits(max_gpus=needed)))
     assert plan.num_gpus <= needed
+
+
+def test_a_change_is_given_up_at_the_first_worker_without_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for a change that works prices the worker that failed first, and no other one when it fails again."""
+    base = qwen_workload()
+    work = replace(base, actor=load_model("deepseek-v3"), response=replace(base.response, max_tokens=65536))
+    priced: list[tuple[int, WorkerName]] = []
+    real = pipeline.price_worker
+
+    def counted(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
+        priced.append((pool.num_nodes, worker.name))
+        return real(worker, pool, inputs)
+
+    monkeypatch.setattr(pipeline, "price_worker", counted)
+    with pytest.raises(InfeasibleError):
+        make_plan(request_on(work, 1))
+    workers = [worker for nodes, worker in priced if nodes == 2]
+    assert len(build_graph(work).workers) == 3
+    assert len(workers) == 1
+
+
+def test_no_cluster_beyond_the_largest_is_tried() -> None:
+    request = request_on(qwen_workload(), 300)
+    assert request.cluster is not None
+    tried: list[int] = []
+
+    def nothing(changed: PlanRequest, on: Cluster) -> None:
+        tried.append(on.pools[0].num_nodes)
+
+    pool = request.cluster.pools[0]
+    assert explain._fewest_gpus(request, pool, pool.node, nothing) is None
+    assert tried == []
+    assert explain._fewest_gpus(request, replace(pool, num_nodes=200), pool.node, nothing) is None
+    assert tried == [400]
 
 
 def test_without_a_cluster_the_smallest_one_is_found() -> None:
