@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.cost.jobs import host_stage_s
+from planner.cost.jobs import host_stage_s, trainer_job
 from planner.cost.terms import TIME_TERMS, Resource, Terms, bound_by
 from planner.cost.worker import StageCost, WorkerCosts
 from planner.domain.hardware import Pool
@@ -341,6 +341,23 @@ def _host_ram(
     )
 
 
+def _why_illegal(item: PlacedStrategy, inputs: PricingInputs) -> str:
+    """Which rule of the cost model a strategy breaks (`is_legal` of WorkerCosts), in words of the workload file."""
+    strategy = item.strategy
+    if isinstance(strategy, RolloutStrategy):
+        return "weights and one longest sequence do not fit the engine's share of GPU memory"
+    job = trainer_job(inputs.workload, inputs.graph, item.worker)
+    budgets = [("inference_tokens", strategy.inference_tokens, load.max_tokens) for _, load in job.inference_loads]
+    if job.train_load is not None:
+        budgets.insert(0, ("micro_batch_tokens", strategy.micro_batch_tokens, job.train_load.max_tokens))
+    for key, tokens, longest in budgets:
+        if tokens < longest:
+            return f"{key} is {tokens:,}, below one longest sequence of {longest:,.0f} tokens"
+    if strategy.pp * strategy.vpp > job.model.num_layers:
+        return f"pp x vpp is {strategy.pp * strategy.vpp}, above the {job.model.num_layers} layers of the model"
+    return "more data-parallel ranks than sequences in a batch"
+
+
 def _problems(
     placements: Sequence[Placement],
     costs: dict[WorkerName, WorkerCosts],
@@ -350,9 +367,7 @@ def _problems(
     found: list[str] = []
     for name, cost in costs.items():
         if not bool(cost.is_legal[0]):
-            found.append(
-                f"{name.value}: this strategy cannot run on {placed[name].strategy.num_gpus} GPUs of this type"
-            )
+            found.append(f"{name.value}: {_why_illegal(placed[name], inputs)}")
     for placement in placements:
         where = f"stage '{placement.stage.value}' on {placement.device_group}"
         memory, ram = placement.gpu_memory, placement.host_ram

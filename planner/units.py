@@ -94,6 +94,12 @@ def format_bytes(value: float) -> str:
     return f"{value / 2**20:.0f} MiB"
 
 
+_SECONDS_OF = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": HOUR_S}
+"""The units that durations are shown in."""
+_DIGITS_OF = {"ms": 0, "s": 1, "min": 1, "h": 2}
+"""Decimals where the unit is given, so that half of it is still exact to a per cent or two."""
+
+
 def format_seconds(value: float) -> str:
     """`'312 ms'`, `'48.3 s'`, `'21.4 min'` or `'3.2 h'`."""
     if value < 1:
@@ -108,9 +114,15 @@ def format_seconds(value: float) -> str:
 def format_range(low: float, high: float) -> str:
     """Two durations in one unit: `'8.9 to 16.0 min'`; the larger one chooses it."""
     unit = format_seconds(high).split()[1]
-    factor = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": HOUR_S}[unit]
+    factor = _SECONDS_OF[unit]
     digits = 0 if unit == "ms" else 1
     return f"{low / factor:.{digits}f} to {high / factor:.{digits}f} {unit}"
+
+
+def format_seconds_like(value: float, reference_s: float) -> str:
+    """A duration in the unit that another one is shown in, so that the two can be compared: `'7.6 min'`."""
+    unit = format_seconds(reference_s).split()[1]
+    return f"{value / _SECONDS_OF[unit]:.{_DIGITS_OF[unit]}f} {unit}"
 
 
 def format_bandwidth(value: float) -> str:

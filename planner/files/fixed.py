@@ -104,8 +104,9 @@ def _fixed(item: WorkerSpec, worker: Worker, request: PlanRequest, cluster: Clus
     pool = _pool(item, cluster, where)
     num_gpus = item.num_gpus if item.num_gpus is not None else pool.num_gpus - item.first_gpu
     if num_gpus < 1 or item.first_gpu + num_gpus > pool.num_gpus:
+        last = item.first_gpu + max(num_gpus, 1) - 1
         raise InvalidInputError(
-            f"GPUs {item.first_gpu} to {item.first_gpu + num_gpus - 1} are not all in pool {pool.name}",
+            f"GPUs {item.first_gpu} to {last} are not all in pool {pool.name}",
             where=where,
             accepted=f"0 to {pool.num_gpus - 1}",
         )

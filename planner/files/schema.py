@@ -71,10 +71,10 @@ _KINDS = {
     "dataclass_type": "keys and values",
 }
 _BOUNDS = {
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "less than {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "greater_than": "more than {gt:,.15g}",
+    "greater_than_equal": "at least {ge:,.15g}",
+    "less_than": "less than {lt:,.15g}",
+    "less_than_equal": "at most {le:,.15g}",
     "too_short": "a list of at least {min_length}",
     "too_long": "a list of at most {max_length}",
     "string_too_short": "text of at least {min_length} characters",

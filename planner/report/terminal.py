@@ -139,6 +139,7 @@ def _headline(plan: Plan) -> Group:
         style="dim",
     )
     lines = [title, job, Text(), _answer(plan), *_time_band(plan), _proof(plan), *_limits(plan), *_no_framework(plan)]
+    lines += _few_sizes(plan)
     lines += [Text(f"does not fit: {problem}", "bold red") for problem in misfits(plan)]
     if rests_on_defaults(plan):
         lines.append(
@@ -207,6 +208,21 @@ def _proof(plan: Plan) -> Text:
         (f"within {percent(plan.gap_ratio)} of the proven optimum", style),
         f" ({kind} {bound}); preferred for fewer GPUs, headroom or simplicity",
     )
+
+
+def _few_sizes(plan: Plan) -> list[Text]:
+    """Said of nodes whose GPUs are no power of two: few sizes of device groups are considered there."""
+    if is_fixed(plan):
+        return []
+    return [
+        Text(
+            f"{pool.name}: nodes of {pool.node.gpus_per_node} GPUs divide into few group sizes (docs/search.md); "
+            f"nodes of {1 << (pool.node.gpus_per_node.bit_length() - 1)} may plan faster.",
+            "yellow",
+        )
+        for pool in plan.cluster.pools
+        if pool.node.gpus_per_node & (pool.node.gpus_per_node - 1)
+    ]
 
 
 def _no_framework(plan: Plan) -> list[Text]:

@@ -127,9 +127,10 @@ def describe() -> str:
         "Every worker (rollout engine, actor trainer, reference, critic trainer, reward model) is placed as a whole.",
         "",
         "Placement",
-        "  device group sizes   halvings of a node, then every number of whole nodes; a worker may use fewer GPUs",
-        "  groupings            any set of workers on the whole pool, any set partition of the others into disjoint",
-        "                       groups, any pool per worker",
+        "  device group sizes   halvings of a node, then every number of whole nodes; a worker may use fewer GPUs; a"
+        " single node of 3, 5, 6, 7, ... GPUs: the powers of two below",
+        "  groupings            any set of workers on the whole pool, any set partition of the others into disjoint"
+        " groups, any pool per worker",
         "  order of stages      every order that the dependencies allow",
         "",
         "Trainer (and forward-only workers, without vpp, recompute and optimizer)",

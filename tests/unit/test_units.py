@@ -3,7 +3,7 @@ import math
 import pytest
 
 from planner.errors import InvalidInputError, nearest
-from planner.units import Dimension, format_bytes, format_range, format_seconds, parse
+from planner.units import Dimension, format_bytes, format_range, format_seconds, format_seconds_like, parse
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,14 @@ def test_nearest_ignores_case_and_stays_silent_when_far() -> None:
 def test_formats_are_readable() -> None:
     assert format_range(534.1, 960.0) == "8.9 to 16.0 min"
     assert format_range(40.0, 90.0) == "40.0 to 90.0 s"
+
+
+def test_durations_that_are_compared_share_a_unit() -> None:
+    assert format_seconds_like(458.1, 888.0) == "7.6 min"
+    assert format_seconds_like(1392.0, 888.0) == "23.2 min"
+    assert format_seconds_like(900.0, 300.0) == "900.0 s"
+    assert format_seconds_like(4000.0, 9000.0) == "1.11 h"
+    assert format_seconds_like(0.5, 0.9) == "500 ms"
     assert format_bytes(61.4 * 2**30) == "61.4 GiB"
     assert format_bytes(2**21) == "2 MiB"
     assert format_bytes(2 * 2**40) == "2.00 TiB"

@@ -463,6 +463,7 @@ def test_fixed_strategies(tmp_path: Path) -> None:
         ("worker: reference", "worker: actor trainer", "given twice"),
         ("worker: reference", "worker: critic trainer", "is no worker of this workload"),
         ("first_gpu: 8", "first_gpu: 9", "are not all in pool h100"),
+        ("num_gpus: 8, first_gpu: 8", "first_gpu: 16", "GPUs 16 to 16 are not all in pool h100; accepted: 0 to 15"),
         ("sharding: zero3", "sharding: zero4", "did you mean"),
         ("tp: 2, engine", "recompute: full, engine", "has no meaning for the rollout engine"),
         ("gpus: 16xh100", "gpus: h100", "needs a fixed cluster"),
@@ -475,6 +476,19 @@ def test_fixed_strategies_that_are_refused(old: str, new: str, expected: str, tm
     spec = read_workload(written(FIXED.replace(old, new), tmp_path))
     with pytest.raises(InvalidInputError, match=expected):
         build_fixed_workers(spec, build_request(spec))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("recompute: selective", "micro_batch_tokens: 99999999999", "accepted: at most 67,108,864$"),
+        ("engine_fraction: 0.7", "engine_fraction: 0", "accepted: more than 0$"),
+        ("engine_fraction: 0.7", "engine_fraction: 2", "accepted: at most 1$"),
+    ],
+)
+def test_bounds_are_written_out(old: str, new: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=expected):
+        read_workload(written(FIXED.replace(old, new), tmp_path))
 
 
 def test_what_a_fixed_strategy_leaves_open_is_an_assumption(tmp_path: Path) -> None:
