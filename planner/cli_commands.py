@@ -108,6 +108,71 @@ def plan(
     _deliver(made, output, as_json=as_json)
 
 
+def analyze(
+    model: opt.Model = None,
+    algorithm: opt.Algorithm = None,
+    gpus: opt.Gpus = None,
+    prompt_max: opt.PromptMax = None,
+    prompt_mean: opt.PromptMean = None,
+    response_max: opt.ResponseMax = None,
+    response_mean: opt.ResponseMean = None,
+    response_cv: opt.ResponseCv = None,
+    num_prompts: opt.NumPrompts = None,
+    group_size: opt.GroupSize = None,
+    num_optimizer_steps: opt.NumOptimizerSteps = None,
+    num_epochs: opt.NumEpochs = None,
+    kl_coefficient: opt.KlCoefficient = None,
+    oversampling_ratio: opt.OversamplingRatio = None,
+    critic: opt.Critic = None,
+    reward: opt.Reward = None,
+    reward_model: opt.RewardModel = None,
+    judge_tokens: opt.JudgeTokens = None,
+    reward_latency: opt.RewardLatency = None,
+    reward_parallel: opt.RewardParallel = None,
+    train_precision: opt.TrainPrecision = None,
+    rollout_precision: opt.RolloutPrecision = None,
+    lora_rank: opt.LoraRank = None,
+    framework: opt.Framework = None,
+    max_gpus: opt.MaxGpus = None,
+    memory_margin: opt.MemoryMargin = None,
+    inter_pool: opt.InterPool = None,
+    time_limit: opt.TimeLimit = None,
+    no_plan: opt.NoPlan = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Show work, depth and bytes of each stage, and how near the best plan is to their lower bound."""
+    file = model if model is not None and model.lower().endswith(WORKLOAD_SUFFIXES) else None
+    flags = WorkloadSpec(
+        model=None if file else model, algorithm=algorithm, gpus=gpus, inter_pool=inter_pool, num_prompts=num_prompts,
+        group_size=group_size, num_optimizer_steps=num_optimizer_steps, num_epochs=num_epochs,
+        kl_coefficient=kl_coefficient, oversampling_ratio=oversampling_ratio, prompt_max=prompt_max,
+        prompt_mean=prompt_mean, response_max=response_max, response_mean=response_mean, response_cv=response_cv,
+        critic=critic, reward=reward, reward_model=reward_model, judge_tokens=judge_tokens,
+        reward_latency=reward_latency, reward_parallel=reward_parallel, train_precision=train_precision,
+        rollout_precision=rollout_precision, lora_rank=lora_rank, max_gpus=max_gpus, memory_margin=memory_margin,
+        framework=framework, time_limit=time_limit,
+    )  # fmt: skip
+    spec = override(_read_workload(Path(file)) if file else WorkloadSpec(), flags)
+    from planner.files.workload import build_request
+
+    request = build_request(spec)
+    with _progress("searching"):
+        from planner.analysis import analyze as view_of
+        from planner.pipeline import make_plan
+
+        view = view_of(request, None if no_plan else make_plan(request))
+    if as_json:
+        import json
+
+        from planner.report.analysis import analysis_document
+
+        print(json.dumps(analysis_document(view), indent=1, ensure_ascii=False))
+        return
+    from planner.report.analysis import analysis_report
+
+    _print_table(analysis_report(view, width=_width()))
+
+
 def estimate(
     file: opt.WorkloadFile,
     gpus: opt.Gpus = None,
@@ -267,6 +332,7 @@ def validate(
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan,
+    "analyze": analyze,
     "estimate": estimate,
     "show": show,
     "diff": diff,

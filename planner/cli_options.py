@@ -176,4 +176,5 @@ Output = Annotated[Path | None, _output("FILE", "save the plan as JSON", _file_p
 Directory = Annotated[Path, _output("DIRECTORY", "where the files go", _directory_path, "a directory")]
 Target = Annotated[str, _option("--to", metavar="FRAMEWORK", help=", ".join(EXPORTS))]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for programs instead of text")]
+NoPlan = Annotated[bool, typer.Option("--no-plan", help="bounds of the cluster only, without a search")]
 DescribeSpace = Annotated[bool, typer.Option("--describe-space", help="print what is searched, and exit")]

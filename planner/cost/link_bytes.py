@@ -9,7 +9,7 @@ passes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor
 
 import numpy as np
 
@@ -27,9 +27,11 @@ from planner.cost.decode import (
     num_mixers,
 )
 from planner.cost.formats import uniform
+from planner.cost.generation import cache_bytes_per_gpu, engine_weight_bytes, lora_params
 from planner.cost.layout import Layout, layout, model_totals
 from planner.cost.offload import offload_flags
 from planner.cost.training import OPTIMIZER_TRAFFIC_BYTES
+from planner.cost.trajectory import trajectory_table
 from planner.cost.work_depth import Lengths, causal_pairs
 from planner.cost.worker import EngineJob, Site, TrainerJob
 from planner.domain.hardware import CollectiveOp, Precision
@@ -389,10 +391,10 @@ def decode_chain_s(job: EngineJob, tp: FloatArray, site: Site) -> FloatArray:
     """
     load = job.load
     longest = load.response.expected_maximum(load.num_sequences)
-    floor = decode_step_floor_s(job.model, job.precision, tp, site)
+    step_s = decode_step_floor_s(job.model, job.precision, tp, site)
     sequence = Lengths.fixed(load.prompt_mean_tokens + longest)
     cached = cache_read_bytes(job.model, load.prompt_mean_tokens, sequence, tp) / site.node.gpu.hbm_bytes_per_s
-    return longest * floor + cached
+    return longest * step_s + cached
 
 
 def least_rollout_bytes(job: EngineJob) -> float:
@@ -402,3 +404,23 @@ def least_rollout_bytes(job: EngineJob) -> float:
     cached = float(cache_read_bytes(job.model, load.prompt_mean_tokens, sequence, np.ones(1))[0])
     steps = max(load.response.expected_maximum(load.num_sequences) - 1.0, 0.0)
     return load.num_sequences * cached + steps * decode_weight_bytes(job.model, job.precision, 1.0, 0.0)
+
+
+def engine_slots(job: EngineJob, strategy: RolloutStrategy, cache_bytes: float) -> float:
+    """Sequences that one engine decodes at a time: its limit, its requests, and what `cache_bytes` per GPU hold."""
+    load, model = job.load, job.model
+    requests = max(load.num_sequences / strategy.num_engines, 1.0)
+    longest = float(load.prompt_max_tokens + load.response.max_tokens)
+    per_token, per_sequence = cache_bytes_per_gpu(model, float(strategy.tp), longest)
+    budget = cache_bytes * model.num_layers / ceil(model.num_layers / strategy.pp)
+    table = trajectory_table(load.response, load.prompt_mean_tokens)
+    held = float(table.slots_within(np.array([requests]), np.array([budget]), per_token, per_sequence)[0])
+    return min(max(float(floor(held)), 1.0) if held < requests else requests, strategy.max_num_seqs, requests)
+
+
+def synced_bytes(job: EngineJob, strategy: RolloutStrategy) -> float:
+    """Bytes per GPU that a weight sync replaces: the engine's weights, or its share of the adapters."""
+    if job.lora_rank is not None:
+        return lora_params(job.model, job.lora_rank) * ACTIVATION_BYTES / (strategy.tp * strategy.pp)
+    one = np.ones(1)
+    return float(engine_weight_bytes(job.model, uniform(job.precision), one * strategy.tp, one * strategy.pp)[0])
