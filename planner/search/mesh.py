@@ -14,11 +14,13 @@ import numpy as np
 from planner.domain.framework import ONE_BACKEND_WORKERS, FrameworkRules, mesh_keys
 from planner.domain.stages import StageKind, WorkerName
 from planner.domain.strategy import IntArray, TrainerTable
-from planner.search.options import take
+from planner.search.options import runs, take
 from planner.search.pricing import PricedWorker
 from planner.search.problem import OptionTable, SearchProblem
 
 Keys = Mapping[tuple[WorkerName, str], IntArray]
+RowsByKey = Mapping[tuple[WorkerName, str], Mapping[int, IntArray]]
+NO_ROWS: IntArray = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,9 @@ def parts(rules: FrameworkRules, priced: Sequence[PricedWorker], problem: Search
     fine = option_keys(rules, priced, with_vpp=len(trainers) > 1)
     serial = max(rules.must_share, key=len, default=frozenset[WorkerName]())
     result: list[Part] = []
+    fine_rows, base_rows = _rows_by_key(fine), _rows_by_key(base)
     for fine_key, base_key in _pairs(fine, base, trainers[0]):
-        tables = tuple(_restrict(table, fine, base, fine_key, base_key) for table in problem.options)
+        tables = tuple(_restrict(table, fine_rows, base_rows, fine_key, base_key) for table in problem.options)
         if all(_worker_has_options(tables, worker.name) for worker in problem.graph.workers):
             result.append(Part(problem=replace(problem, options=tables), bound_s=_serial_s(tables, serial)))
     return tuple(sorted(result, key=lambda part: part.bound_s))
@@ -71,13 +74,22 @@ def _pairs(fine: Keys, base: Keys, trainer: WorkerName) -> tuple[tuple[int, int]
     return tuple(sorted(pairs))
 
 
-def _restrict(table: OptionTable, fine: Keys, base: Keys, fine_key: int, base_key: int) -> OptionTable:
+def _rows_by_key(keys: Keys) -> RowsByKey:
+    """The rows of each key, ascending. There can be thousands of keys, so no key looks at all rows again."""
+    result: dict[tuple[WorkerName, str], Mapping[int, IntArray]] = {}
+    for place, values in keys.items():
+        order = np.argsort(values, kind="stable")
+        result[place] = {key: order[where] for key, where in runs(values[order]).items()}
+    return result
+
+
+def _restrict(table: OptionTable, fine: RowsByKey, base: RowsByKey, fine_key: int, base_key: int) -> OptionTable:
     place = (table.worker, table.pool)
     if place not in base:
         return table
-    if table.worker is WorkerName.REFERENCE:
-        return take(table, np.asarray(base[place] == base_key))
-    return take(table, np.asarray(fine[place] == fine_key))
+    is_reference = table.worker is WorkerName.REFERENCE
+    rows = base[place].get(base_key, NO_ROWS) if is_reference else fine[place].get(fine_key, NO_ROWS)
+    return take(table, rows)
 
 
 def _worker_has_options(tables: Sequence[OptionTable], worker: WorkerName) -> bool:

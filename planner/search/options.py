@@ -112,7 +112,7 @@ def merge(tables: Sequence[OptionTable]) -> OptionTable:
     )
 
 
-def take(table: OptionTable, rows: IntArray | BoolArray) -> OptionTable:
+def take(table: OptionTable, rows: IntArray | BoolArray | slice) -> OptionTable:
     """The selected rows, as a table."""
     return OptionTable(
         worker=table.worker,
@@ -153,11 +153,19 @@ def prune(table: OptionTable, *, across_sizes: bool = True) -> OptionTable:
 
 def prune_within(table: OptionTable, keys: IntArray, *, across_sizes: bool) -> OptionTable:
     """As `prune`, but only options of equal key (shape (num_options,)) are compared: for rules that couple workers."""
-    parts = [prune(take(table, keys == key), across_sizes=across_sizes) for key in np.unique(keys)]
-    if not parts:
+    if not len(table):
         return table
+    ordered = take(table, np.argsort(keys, kind="stable"))
+    parts = [prune(take(ordered, rows), across_sizes=across_sizes) for rows in runs(np.sort(keys)).values()]
     merged = merge(parts)
     return take(merged, np.lexsort((merged.row, merged.num_gpus)))
+
+
+def runs(ordered: IntArray) -> dict[int, slice]:
+    """Where each value of an ascending array is."""
+    values, starts = np.unique(ordered, return_index=True)
+    bounds = [*starts.tolist(), len(ordered)]
+    return {int(value): slice(begin, end) for value, (begin, end) in zip(values, pairwise(bounds), strict=True)}
 
 
 def pareto_rows(columns: FloatArray, num_gpus: IntArray, *, across_sizes: bool) -> IntArray:

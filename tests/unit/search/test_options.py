@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from planner.search.options import merge, pareto_rows, prune, prune_within, take
+from planner.search.options import merge, pareto_rows, prune, prune_within, runs, take
 from tests.oracle.instances import random_problem
 
 
@@ -53,3 +53,22 @@ def test_options_of_different_keys_are_not_compared() -> None:
     kept = prune_within(table, keys, across_sizes=True)
     expected = [*prune(take(table, keys == 0)).row, *prune(take(table, keys == 1)).row]
     assert sorted(kept.row.tolist()) == sorted(expected)
+
+
+def test_runs_are_where_each_value_of_a_sorted_array_is() -> None:
+    values = np.array([-1, -1, 3, 7, 7, 7])
+    found = runs(values)
+    assert list(found) == [-1, 3, 7]
+    assert all(values[where].tolist() == [key] * int((values == key).sum()) for key, where in found.items())
+    assert runs(np.empty(0, dtype=np.int64)) == {}
+
+
+def test_many_keys_in_any_order_keep_what_each_keeps_alone() -> None:
+    table = random_problem(random.Random(1), num_workers=2, num_options=200).options[0]
+    keys = np.random.default_rng(0).integers(-1, 30, len(table))
+    kept = prune_within(table, keys, across_sizes=False)
+    parts = [prune(take(table, keys == key), across_sizes=False) for key in np.unique(keys)]
+    expected = merge(parts)
+    order = np.lexsort((expected.row, expected.num_gpus))
+    assert kept.row.tolist() == expected.row[order].tolist()
+    assert (kept.stage_time_s == expected.stage_time_s[:, order]).all()
