@@ -35,6 +35,7 @@ from planner.domain.strategy import FloatArray
 from planner.files.catalog import load_overheads
 from planner.files.fields import Fields
 from planner.validation.read import (
+    MAX_DEGREE,
     Row,
     RowError,
     collect,
@@ -237,6 +238,8 @@ def read_row(row: Row) -> Deployment:
     formats = _formats(row, model, node, serving)
     num_engines = num_gpus // ranks
     prompt, output = positive(row, "isl"), positive(row, "osl")
+    if not (1.0 <= prompt <= MAX_DEGREE and 1.0 <= output <= MAX_DEGREE):
+        raise RowError(f"sequences of {prompt:g} and {output:g} tokens; 1 to {MAX_DEGREE:,} can be priced")
     if _SHORT_LENGTHS in text(row, "len_dist"):
         prompt, output = prompt * _SHORT_RATIO, output * _SHORT_RATIO
     is_maximum = text(row, "concurrency") == "max load"

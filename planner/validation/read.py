@@ -158,7 +158,8 @@ def number(row: Row, key: str) -> float | None:
     if not value:
         return None
     try:
-        parsed = float(value)
+        # Python also takes digits of other scripts and 1_000, which other readers of a table do not.
+        parsed = float(value) if value.isascii() and "_" not in value else math.nan
     except ValueError:
         raise RowError(f"{key} = {value[:_SHOWN]!r} is no number") from None
     if not math.isfinite(parsed) or parsed < 0:

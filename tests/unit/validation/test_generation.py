@@ -120,6 +120,10 @@ def test_four_bit_checkpoints_quantise_experts_only() -> None:
         ({"tpot_ms": ""}, "not stated"),
         ({"concurrency": "0"}, "concurrency is 0"),
         ({**EXPERTS, "ep": "3"}, "ep 3"),
+        ({"osl": "1e17"}, "1 to 4,000,000 can be priced"),
+        ({"osl": "1e-300"}, "1 to 4,000,000 can be priced"),
+        ({"isl": "1_000"}, "isl = '1_000' is no number"),
+        ({"tpot_ms": "٣"}, "is no number"),
     ],
 )
 def test_rows_that_say_too_little_have_a_reason(changed: dict[str, str], reason: str) -> None:
