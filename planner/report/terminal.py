@@ -69,6 +69,12 @@ class _SafeConsole(Console):
                 yield Segment(printable(segment.text), segment.style)
 
 
+_INDENT = 2
+"""Columns before the text of a section."""
+_CUT = "…"
+"""What stands for text that a column has no room for."""
+
+
 def print_plan(plan: Plan, stream: TextIO, *, width: int = MAX_WIDTH) -> None:
     """Writes the report; with colours only to a terminal, and never wider than `width` columns."""
     width = max(MIN_WIDTH, width)
@@ -78,6 +84,8 @@ def print_plan(plan: Plan, stream: TextIO, *, width: int = MAX_WIDTH) -> None:
 def print_renderable(renderable: RenderableType, stream: TextIO, *, width: int = MAX_WIDTH) -> None:
     """Writes any renderable of `width` columns: to a terminal with colours, elsewhere as plain text."""
     width = max(MIN_WIDTH, width)
+    for table in _tables([renderable]):
+        _fold_if_narrow(table, width)
     if stream.isatty():
         _SafeConsole(stream, width, has_colours=True).print(renderable)
     else:
@@ -109,12 +117,34 @@ def render(plan: Plan, *, width: int = MAX_WIDTH) -> Group:
     sections += _section("Frameworks", _frameworks(plan))
     sections += _section("Alternatives", _alternatives(plan))
     sections += _section("Assumptions (not given, so assumed)", _assumptions(plan))
+    for body in _tables(sections):
+        _fold_if_narrow(body, width - _INDENT)
     return Group(*sections)
+
+
+def _tables(parts: Iterable[RenderableType]) -> Iterable[Table]:
+    """All tables in sections, at any depth."""
+    for part in parts:
+        if isinstance(part, Table):
+            yield part
+        elif isinstance(part, Padding):
+            yield from _tables([part.renderable])
+        elif isinstance(part, Group):
+            yield from _tables(part.renderables)
+
+
+def _fold_if_narrow(table: Table, width: int) -> None:
+    """Lets all columns of a table break where it would lose text in `width` columns; a timeline is drawn to fit."""
+    is_drawn = any(column.overflow == "crop" for column in table.columns)
+    if is_drawn or _CUT not in plain(table, width=width):
+        return
+    for column in table.columns:
+        column.no_wrap, column.overflow = False, "fold"
 
 
 def _section(title: str, body: RenderableType | None) -> list[RenderableType]:
     """A titled block, or nothing for an empty body."""
-    return [] if body is None else [Text(), Text(title, style="bold cyan"), Padding(body, (0, 0, 0, 2))]
+    return [] if body is None else [Text(), Text(title, style="bold cyan"), Padding(body, (0, 0, 0, _INDENT))]
 
 
 def _table(*, header: bool = False) -> Table:

@@ -6,12 +6,13 @@ import io
 from dataclasses import replace
 
 import pytest
+from rich.table import Table
 
 from planner.domain.plan import Assumption, Limits, Plan, ScheduledStage
 from planner.domain.stages import StageName
 from planner.files.workload import KEY_INPUTS
 from planner.report.difference import change_table, differences
-from planner.report.terminal import plain, plan_report, print_plan
+from planner.report.terminal import plain, plan_report, print_plan, print_renderable
 from tests.golden.sample import grpo_plan, host, split_plan
 
 
@@ -21,6 +22,35 @@ def test_lines_fit_and_end_clean(plan: Plan, width: int) -> None:
     lines = plan_report(plan, width=width).splitlines()
     assert max(len(line) for line in lines) <= width
     assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_narrow_reports_lose_no_text(width: int) -> None:
+    plan = grpo_plan(run=True)
+    group = replace(plan.device_groups[0], gpu="a-gpu-with-a-long-name-80g", num_gpus=512, num_nodes=64)
+    plan = replace(plan, device_groups=(group, *plan.device_groups[1:]))
+    narrow, wide = plan_report(plan, width=width), plan_report(plan, width=400)
+    assert "…" not in narrow
+    # Tables interleave their columns: all words are there, however they are broken.
+    outside = [part.split("\n\nGPU memory")[-1] for part in narrow.split("\n\nTimeline")]
+    expected = [part.split("\n\nGPU memory")[-1] for part in wide.split("\n\nTimeline")]
+
+    def letters(parts: list[str]) -> list[str]:
+        return sorted("".join("".join(parts).split()))
+
+    assert letters(outside) == letters(expected)
+
+
+def test_a_table_that_is_too_wide_breaks_its_columns() -> None:
+    table = Table(box=None)
+    for name in ("first", "second"):
+        table.add_column(name, no_wrap=True)
+    table.add_row("a" * 50, "b" * 50)
+    stream = io.StringIO()
+    print_renderable(table, stream, width=60)
+    text = stream.getvalue()
+    assert (text.count("a"), text.count("b")) == (50, 50)
+    assert max(len(line) for line in text.splitlines()) <= 60
 
 
 def test_every_part_is_there() -> None:
