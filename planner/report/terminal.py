@@ -241,17 +241,17 @@ def _proof(plan: Plan) -> Text:
 
 
 def _few_sizes(plan: Plan) -> list[Text]:
-    """Said of nodes whose GPUs are no power of two: few sizes of device groups are considered there."""
+    """Said of several nodes whose GPUs are no power of two: parts of such nodes pack badly."""
     if is_fixed(plan):
         return []
     return [
         Text(
-            f"{pool.name}: nodes of {pool.node.gpus_per_node} GPUs divide into few group sizes (docs/search.md); "
+            f"{pool.name}: groups below a node of {pool.node.gpus_per_node} GPUs take the whole node (docs/search.md); "
             f"nodes of {1 << (pool.node.gpus_per_node.bit_length() - 1)} may plan faster.",
             "yellow",
         )
         for pool in plan.cluster.pools
-        if pool.node.gpus_per_node & (pool.node.gpus_per_node - 1)
+        if pool.num_nodes > 1 and pool.node.gpus_per_node & (pool.node.gpus_per_node - 1)
     ]
 
 

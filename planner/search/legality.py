@@ -168,7 +168,10 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
     ),
     TrainerRule(
         reason="tp leaves the scale-up domain",
-        allows=lambda t, f: np.asarray(t.tp <= f.node.scale_up_domain_gpus),
+        allows=lambda t, f: np.asarray(
+            (t.tp <= f.node.scale_up_domain_gpus)
+            & ((t.num_gpus <= f.node.scale_up_domain_gpus) | divides(t.tp, f.node.scale_up_domain_gpus))
+        ),
     ),
     TrainerRule(reason="tp does not split the attention heads", allows=lambda t, f: _heads_split(f.model, t.tp)),
     TrainerRule(
@@ -213,7 +216,9 @@ ROLLOUT_RULES: tuple[RolloutRule, ...] = (
     RolloutRule(
         reason="an engine neither fits in a node nor fills whole nodes",
         allows=lambda t, f: np.asarray(
-            divides(t.tp * t.pp, f.node.gpus_per_node) | divides(np.full_like(t.tp, f.node.gpus_per_node), t.tp * t.pp)
+            (t.num_gpus <= f.node.gpus_per_node)
+            | divides(t.tp * t.pp, f.node.gpus_per_node)
+            | divides(np.full_like(t.tp, f.node.gpus_per_node), t.tp * t.pp)
         ),
     ),
     RolloutRule(reason="tp does not split the attention heads", allows=lambda t, f: _heads_split(f.model, t.tp)),

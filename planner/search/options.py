@@ -40,11 +40,17 @@ class OptionCounts:
 
 
 def build_options(
-    costs: WorkerCosts, pool: SearchPool, *, first_row: int = 0, cross_pool_sync: Terms | None = None
+    costs: WorkerCosts,
+    pool: SearchPool,
+    *,
+    first_row: int = 0,
+    cross_pool_sync: Terms | None = None,
+    whole_groups: bool = False,
 ) -> tuple[OptionTable, OptionCounts]:
     """The legal candidates that fit alone on their GPUs; `row` counts from `first_row`.
 
-    `cross_pool_sync` are the sync terms over the link between pools; None: as within the pool.
+    `cross_pool_sync` are the sync terms over the link between pools; None: as within the pool. With `whole_groups` a
+    worker must use all GPUs of its group.
 
     Nothing is pruned here.
     """
@@ -57,11 +63,14 @@ def build_options(
     active = np.max([total(stage.memory_terms) for stage in costs.stages], axis=0)
     sync = summed(costs.sync_memory_terms)
     # Groups below a node may share one, so each worker is charged as if its neighbours held as much as it does.
-    host = summed(costs.host_terms) * np.maximum(1.0, pool.gpus_per_node / costs.num_gpus)
+    sizes = pool.group_sizes(costs.num_gpus)
+    host = summed(costs.host_terms) * np.maximum(1.0, pool.gpus_per_node / sizes)
     legal = costs.is_legal
     fits_gpu = np.maximum(active, sync) <= pool.usable_bytes + SLACK_BYTES
     fits_host = host <= pool.host_ram_bytes + SLACK_BYTES
-    fits_pool = costs.num_gpus <= pool.num_gpus
+    fits_pool = sizes <= pool.num_gpus
+    if whole_groups:
+        fits_pool &= sizes == np.rint(costs.num_gpus)
     times = np.array([total(stage.time_terms) for stage in costs.stages]).reshape(len(costs.stages), num)
     finite = np.isfinite(times).all(axis=0)
     legal = legal & finite & fits_pool
@@ -70,7 +79,7 @@ def build_options(
         worker=costs.worker,
         pool=pool.name,
         stages=tuple(stage.stage for stage in costs.stages),
-        num_gpus=np.rint(costs.num_gpus[keep]).astype(np.int64),
+        num_gpus=sizes[keep],
         stage_time_s=times[:, keep],
         sync_colocated_s=summed(costs.sync_terms_colocated)[keep],
         sync_disaggregated_s=summed(costs.sync_terms_disaggregated)[keep],

@@ -118,7 +118,9 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWor
         chunk = candidates.take(rows)
         costs = price_table(worker, chunk, site, inputs)
         across = cross_pool_sync(worker, pool, chunk, inputs)
-        options, count = build_options(costs, limits, first_row=rows.start, cross_pool_sync=across)
+        options, count = build_options(
+            costs, limits, first_row=rows.start, cross_pool_sync=across, whole_groups=not inputs.across_sizes
+        )
         tables.append(_prune(options, candidates, worker, inputs))
         counts.append(count)
     if not tables:
@@ -168,7 +170,9 @@ def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
         return item
     costs = price_table(item.worker, candidates, site_of(item.pool, inputs), inputs)
     across = cross_pool_sync(item.worker, item.pool, candidates, inputs)
-    options, _ = build_options(costs, search_pool(item.pool, inputs), cross_pool_sync=across)
+    options, _ = build_options(
+        costs, search_pool(item.pool, inputs), cross_pool_sync=across, whole_groups=not inputs.across_sizes
+    )
     return replace(item, candidates=candidates, options=options)
 
 

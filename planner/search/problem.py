@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+import numpy as np
+
 from planner.domain.plan import Objective
 from planner.domain.stages import StageGraph, StageName, WorkerName
 from planner.domain.strategy import FloatArray, IntArray
@@ -44,6 +46,23 @@ class SearchPool:
     @property
     def num_gpus(self) -> int:
         return self.num_nodes * self.gpus_per_node
+
+    def group_sizes(self, num_gpus: FloatArray) -> IntArray:
+        """GPUs of the device groups that workers of `num_gpus` GPUs need, shape (num_options,).
+
+        Sizes that do not pack into several nodes whatever else is there take whole nodes: all but the halvings of a
+        node (and 1). In a single node everything packs whose sum fits.
+        """
+        sizes = np.rint(num_gpus).astype(np.int64)
+        if self.num_nodes == 1:
+            return sizes
+        chain = {1}
+        half = self.gpus_per_node
+        while half % 2 == 0:
+            half //= 2
+            chain.add(half)
+        packs = np.isin(sizes, sorted(chain)) | (sizes % self.gpus_per_node == 0)
+        return np.where(packs, sizes, -(-sizes // self.gpus_per_node) * self.gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +123,9 @@ class SearchProblem:
 
 
 def _check_sizes(pool: SearchPool, sizes: Iterable[int]) -> None:
-    below = sorted(size for size in sizes if size < pool.gpus_per_node)
-    # In a single node, a divisor chain below it packs whatever the node's own size is.
-    chain = below if pool.num_nodes == 1 else [*below, pool.gpus_per_node]
+    # In a single node everything packs whose sum fits.
+    below = [] if pool.num_nodes == 1 else sorted(size for size in sizes if size < pool.gpus_per_node)
+    chain = [*below, pool.gpus_per_node]
     broken = [a for a, b in pairwise(chain) if a < 1 or b % a]
     partial = sorted(size for size in sizes if size > pool.gpus_per_node and size % pool.gpus_per_node)
     if broken or partial:

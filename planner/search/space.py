@@ -58,20 +58,13 @@ class SizeGrid:
 
     @classmethod
     def of(cls, node: NodeType, num_nodes: int) -> SizeGrid:
-        """Halvings of a node (as long as they divide it), then every number of whole nodes.
-
-        A single node whose GPUs are no power of two has all powers of two below it: those pack in one node, but
-        not across several.
-        """
-        below: list[int] = []
-        size = node.gpus_per_node
-        while size % 2 == 0:
-            size //= 2
-            below.append(size)
-        if size > 1:
-            below.append(1)
-            if num_nodes == 1:
-                below = [1 << k for k in range(node.gpus_per_node.bit_length() - 1, -1, -1)]
+        """Halvings of a node, then every number of whole nodes; below a node whose GPUs are no power of two, every
+        number (groups of such a size take a whole node where there are several, see `SearchPool.group_sizes`)."""
+        per_node = node.gpus_per_node
+        is_power_of_two = per_node & (per_node - 1) == 0
+        below = (
+            [per_node >> k for k in range(1, per_node.bit_length())] if is_power_of_two else list(range(1, per_node))
+        )
         nodes = tuple(node.gpus_per_node * count for count in range(1, num_nodes + 1))
         return cls(sizes=tuple(sorted(below)) + nodes)
 
@@ -127,8 +120,8 @@ def describe() -> str:
         "Every worker (rollout engine, actor trainer, reference, critic trainer, reward model) is placed as a whole.",
         "",
         "Placement",
-        "  device group sizes   halvings of a node, then every number of whole nodes; a worker may use fewer GPUs; a"
-        " single node of 3, 5, 6, 7, ... GPUs: the powers of two below",
+        "  device group sizes   halvings of a node, then every number of whole nodes; a worker may use fewer GPUs;"
+        " below a node of 3, 5, 6, 7, ... GPUs: every number",
         "  groupings            any set of workers on the whole pool, any set partition of the others into disjoint"
         " groups, any pool per worker",
         "  order of stages      every order that the dependencies allow",

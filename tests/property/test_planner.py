@@ -1,6 +1,7 @@
 """Properties of whole plans, from the request to the saved bytes."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -66,6 +67,14 @@ def with_gpu(node: NodeType, gpu: Gpu) -> NodeType:
 def test_more_nodes_never_make_the_optimum_worse(algorithm: str, num_nodes: int) -> None:
     work, node = small_workload(algorithm), generic_node("h100")
     assert best_s(request(work, node, num_nodes + 1)) <= best_s(request(work, node, num_nodes)) * (1 + 1e-9)
+
+
+def test_more_gpus_of_odd_nodes_never_make_the_optimum_worse() -> None:
+    work, node = small_workload("grpo"), generic_node("h100")
+    times = [best_s(request(work, node.with_gpus(size), 1)) for size in (4, 5, 6, 7)] + [best_s(request(work, node, 1))]
+    assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(times))
+    five = node.with_gpus(5)
+    assert best_s(request(work, five, 3)) <= best_s(request(work, five, 1)) * (1 + 1e-9)
 
 
 @SMALL

@@ -214,12 +214,12 @@ def test_a_difference_in_single_terms_is_not_overlooked() -> None:
 
 
 @pytest.mark.parametrize(("gpus_per_node", "is_said"), [(4, False), (5, True), (7, True), (8, False)])
-def test_nodes_that_divide_into_few_group_sizes_are_named(gpus_per_node: int, is_said: bool) -> None:
+def test_nodes_whose_parts_pack_badly_are_named(gpus_per_node: int, is_said: bool) -> None:
     plan = grpo_plan()
     pool = plan.cluster.pools[0]
     node = replace(pool.node, gpus_per_node=gpus_per_node)
     text = " ".join(
         plan_report(replace(plan, cluster=replace(plan.cluster, pools=(replace(pool, node=node),)))).split()
     )
-    assert (f"h100: nodes of {gpus_per_node} GPUs divide into few group sizes" in text) is is_said
+    assert (f"h100: groups below a node of {gpus_per_node} GPUs take the whole node" in text) is is_said
     assert ("nodes of 4 may plan faster" in text) is is_said
