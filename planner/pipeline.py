@@ -158,6 +158,7 @@ class Outcome:
 def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
     """Enumerate, price, prune and solve on one cluster."""
     start = time.perf_counter()
+    cluster = _reachable(cluster, request.limits.max_gpus)
     inputs = _inputs(request.workload, cluster, rules)
     priced = _priced(inputs, cluster)
     problem = _problem(priced, inputs, cluster)
@@ -166,6 +167,16 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     return Outcome(
         inputs=inputs, priced=priced, problem=problem, result=result, first_s=priced_s + result.time_to_first_s
     )
+
+
+def _reachable(cluster: Cluster, max_gpus: int | None) -> Cluster:
+    """The nodes that a limit on GPUs leaves: no pool is used beyond it, and groups always pack into whole nodes."""
+    if max_gpus is None:
+        return cluster
+    pools = tuple(
+        replace(pool, num_nodes=min(pool.num_nodes, -(-max_gpus // pool.node.gpus_per_node))) for pool in cluster.pools
+    )
+    return replace(cluster, pools=pools)
 
 
 def _priced(inputs: PricingInputs, cluster: Cluster) -> tuple[PricedWorker, ...]:
@@ -187,6 +198,7 @@ def _best(
     `lacking` are workers that had no option before the change: they are priced first, and one that still has none
     is the answer.
     """
+    cluster = _reachable(cluster, request.limits.max_gpus)
     inputs = _inputs(request.workload, cluster, rules)
     priced: list[PricedWorker] = []
     for worker in sorted(inputs.graph.workers, key=lambda item: item.name not in lacking):

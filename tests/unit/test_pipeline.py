@@ -106,6 +106,17 @@ def test_a_change_is_given_up_at_the_first_worker_without_options(monkeypatch: p
     assert len(workers) == 1
 
 
+@pytest.mark.parametrize("max_gpus", [6, 12])
+def test_a_limit_on_gpus_plans_as_on_the_nodes_that_it_leaves(max_gpus: int) -> None:
+    limited = Limits(max_gpus=max_gpus)
+    many = make_plan(request_on(qwen_workload(), 6, limits=limited))
+    few = make_plan(request_on(qwen_workload(), 2, limits=limited))
+    assert many.bound == few.bound
+    assert many.num_gpus <= max_gpus
+    assert many.cluster.pools[0].num_nodes == 6
+    assert many.search.num_priced <= few.search.num_priced
+
+
 def test_no_cluster_beyond_the_largest_is_tried() -> None:
     request = request_on(qwen_workload(), 300)
     assert request.cluster is not None
