@@ -19,7 +19,7 @@ from planner.search.candidates import chunks
 from planner.search.pricing import PricedWorker, PricingInputs, price_table, site_of
 from planner.units import format_bytes, format_seconds
 
-MAX_NODES_TRIED = 512
+MAX_NODES_TRIED = 128
 MAX_GROWTH_FOR_LIMITS = 16
 """A limit on time or USD is not chased beyond so many times the nodes given."""
 ROOMIER_GPUS = ("h200", "b200", "b300")
@@ -214,7 +214,7 @@ def _too_narrow(item: PricedWorker, inputs: PricingInputs) -> str | None:
     spread = strategy.num_gpus // strategy.num_engines if isinstance(strategy, RolloutStrategy) else 1
     return (
         f"stage '{costs.stages[0].stage.value}' on {strategy.num_gpus}x {item.pool.node.gpu.name}: weights take at "
-        f"least {format_bytes(float(weights[row]))} of GPU memory (spread over {spread} GPUs), and "
+        f"least {format_bytes(float(weights[row]))} of GPU memory (spread over {spread} GPU{'' if spread == 1 else 's'}), and "
         f"no engine fraction leaves room for them, the cache and its overheads in {format_bytes(usable)} usable"
     )
 

@@ -63,7 +63,7 @@ SENSITIVITY_GAIN_RATIO = 0.02
 """Smaller gains do not make a plan another plan: the cost model is not that exact."""
 OPEN_COST_NODES = 64
 """Nodes among which the cheapest cluster is looked for when none is given."""
-MAX_OPEN_NODES = 512
+MAX_OPEN_NODES = 128
 """Largest cluster considered when the user asks for the smallest one that works."""
 
 
