@@ -212,9 +212,10 @@ def _too_narrow(item: PricedWorker, inputs: PricingInputs) -> str | None:
     strategy = item.candidates.row(row)
     usable = site_of(item.pool, inputs).usable_bytes
     spread = strategy.num_gpus // strategy.num_engines if isinstance(strategy, RolloutStrategy) else 1
+    where = f"spread over {spread} GPU{'' if spread == 1 else 's'}"
     return (
         f"stage '{costs.stages[0].stage.value}' on {strategy.num_gpus}x {item.pool.node.gpu.name}: weights take at "
-        f"least {format_bytes(float(weights[row]))} of GPU memory (spread over {spread} GPU{'' if spread == 1 else 's'}), and "
+        f"least {format_bytes(float(weights[row]))} of GPU memory ({where}), and "
         f"no engine fraction leaves room for them, the cache and its overheads in {format_bytes(usable)} usable"
     )
 
