@@ -11,13 +11,8 @@ from functools import partial
 from planner.assembly import Assembled, PlacedStrategy, assemble
 from planner.bands import plan_bands
 from planner.cost.jobs import host_stage_s
-from planner.domain.framework import (
-    FrameworkRules,
-    placement_problem,
-    plan_problems,
-    sharing_problem,
-    workload_problems,
-)
+from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
+from planner.domain.framework_verdict import plan_problems, workload_problems
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import (
     Alternative,

@@ -16,7 +16,8 @@ from planner.adapters.verl_config import (
     engine_tokens_needed,
     model_path,
 )
-from planner.domain.framework import FrameworkRules, placed_workers, plan_problems, worker_model
+from planner.domain.framework import FrameworkRules
+from planner.domain.framework_verdict import placed_workers, plan_problems, worker_model
 from planner.domain.plan import Plan
 from planner.errors import InvalidInputError
 from planner.files.framework import load_framework

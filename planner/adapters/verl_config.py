@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 
 from planner.adapters.overrides import Override, Section, ShellValue, UserText, Value, under
-from planner.domain.framework import FrameworkRules, PlacedWorker, backend_of, pipeline_ends, placed_workers
+from planner.domain.framework import FrameworkRules, backend_of, pipeline_ends
+from planner.domain.framework_verdict import PlacedWorker, placed_workers
 from planner.domain.hardware import Precision
 from planner.domain.model import Model
 from planner.domain.plan import DeviceGroup, Plan

@@ -10,11 +10,10 @@ from planner.domain.framework import (
     mesh_keys,
     pipeline_ends,
     placement_problem,
-    plan_problems,
     rollout_rejections,
     trainer_rejections,
-    workload_problems,
 )
+from planner.domain.framework_verdict import plan_problems, workload_problems
 from planner.domain.plan import DeviceGroup
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import (

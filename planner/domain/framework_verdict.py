@@ -1,0 +1,229 @@
+"""The verdict on a finished plan: what keeps a framework from running it, from the same rules as the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.domain.framework import (
+    ONE_BACKEND_WORKERS,
+    TRAINING_WORKERS,
+    FrameworkRules,
+    joined,
+    listed,
+    mesh_keys,
+    placement_problem,
+    rollout_masks,
+    trainer_faults,
+)
+from planner.domain.model import Model
+from planner.domain.plan import DeviceGroup, Plan
+from planner.domain.stages import StageName, WorkerName
+from planner.domain.strategy import (
+    RolloutStrategy,
+    RolloutTable,
+    Strategy,
+    TrainerTable,
+)
+from planner.domain.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedWorker:
+    """A worker of a plan: its device group and its strategy."""
+
+    name: WorkerName
+    group: DeviceGroup
+    strategy: Strategy
+
+    @property
+    def trains(self) -> bool:
+        return self.name in TRAINING_WORKERS
+
+    def overlaps(self, other: PlacedWorker) -> bool:
+        """True when the two share at least one GPU."""
+        a, b = self.group, other.group
+        return a.pool == b.pool and max(a.ranks.start, b.ranks.start) < min(a.ranks.stop, b.ranks.stop)
+
+
+def placed_workers(plan: Plan) -> tuple[PlacedWorker, ...]:
+    """The workers of a plan, in the order of WorkerName."""
+    groups = {group.id: group for group in plan.device_groups}
+    found: dict[WorkerName, PlacedWorker] = {}
+    for item in plan.placements:
+        if item.worker is not None and item.strategy is not None and item.worker not in found:
+            found[item.worker] = PlacedWorker(name=item.worker, group=groups[item.device_group], strategy=item.strategy)
+    return tuple(found[name] for name in WorkerName if name in found)
+
+
+def worker_model(workload: Workload, worker: WorkerName) -> Model:
+    """The model whose weights a worker of the workload's stage graph holds."""
+    by_worker = {WorkerName.CRITIC_TRAINER: workload.critic, WorkerName.REWARD_MODEL: workload.reward.model}
+    return by_worker.get(worker) or workload.actor
+
+
+def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
+    """Everything that keeps the framework from running the plan as it is; empty if it can.
+
+    Each is a clause about the framework ("it has no PPO") or about workers of the plan.
+    """
+    workers = placed_workers(plan)
+    found = (
+        *(f"it {lack}" for lack in _lacks(rules, plan.workload)),
+        *_stage_problems(rules, plan, workers),
+        *_strategy_problems(rules, plan.workload, workers),
+        *_mesh_problems(rules, plan.workload, workers),
+        *_placement_problems(rules, plan, workers),
+        *_batch_problems(plan.workload, workers),
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def workload_problems(rules: FrameworkRules, workload: Workload) -> tuple[str, ...]:
+    """What the framework lacks for the workload, whatever the plan: to be asked before any search."""
+    return tuple(f"{rules.title} {lack}" for lack in _lacks(rules, workload))
+
+
+def _lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
+    problems: list[str] = []
+    if workload.algorithm.name not in rules.algorithms:
+        problems.append(f"has no {workload.algorithm.title}")
+    if workload.reward.model is not None and WorkerName.REWARD_MODEL not in rules.workers:
+        problems.append(f"runs no {WorkerName.REWARD_MODEL.value} on GPUs")
+    if workload.train_precision not in rules.train_precisions:
+        problems.append(f"does not train in {workload.train_precision.value}")
+    if workload.rollout_precision not in rules.rollout_precisions:
+        problems.append(f"does not generate in {workload.rollout_precision.value}")
+    if workload.lora_rank is not None and workload.lora_rank > rules.max_lora_rank:
+        limit = f"LoRA ranks up to {rules.max_lora_rank}" if rules.max_lora_rank else "no LoRA"
+        problems.append(f"has {limit}, the plan trains rank {workload.lora_rank}")
+    if rules.always_recomputes_old_logprob and not workload.needs_old_logprob:
+        problems.append("always recomputes old log-probs, the plan leaves that stage out")
+    return problems
+
+
+def _stage_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    # A worker that the framework lacks is reported as such, and not once more for each of its stages.
+    stages = {item.stage for item in plan.placements if item.worker is None or item.worker in rules.workers}
+    missing = [f"'{stage.value}'" for stage in StageName if stage in stages - rules.supported_stages]
+    problems = [f"it has no stage {' and '.join(missing)}"] if missing else []
+    if rules.dynamic_sampling_excludes_shared_reward_model and plan.workload.algorithm.oversampling_ratio > 1:
+        reward = [w for w in workers if w.name is WorkerName.REWARD_MODEL]
+        if any(w.overlaps(other) for w in reward for other in workers if other is not w):
+            problems.append("its dynamic sampling needs the reward model on GPUs of its own")
+    return problems
+
+
+def _strategy_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    """What strategies ask too much, once for all workers of which the same is true."""
+    who: dict[tuple[str, str], list[str]] = {}
+    for worker in workers:
+        if worker.name not in rules.workers:
+            continue
+        if isinstance(worker.strategy, RolloutStrategy):
+            masks = rollout_masks(rules, RolloutTable.of((worker.strategy,)))
+            backend, faults = "", tuple(reason for reason, mask in masks if mask[0])
+        else:
+            model = worker_model(workload, worker.name)
+            backend, faults = trainer_faults(
+                rules, worker.strategy, trains=worker.trains, worker=worker.name, model=model
+            )
+        for fault in faults:
+            who.setdefault((backend, fault), []).append(worker.name.value)
+    by_workers: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for (backend, fault), names in who.items():
+        by_workers.setdefault((tuple(names), backend), []).append(fault)
+    return [
+        f"{joined(names)}{f' ({backend})' if backend else ''}: {', '.join(faults)}"
+        for (names, backend), faults in by_workers.items()
+    ]
+
+
+def _mesh_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    """One back end for actor, critic and reference, and equal degrees where they share a process."""
+    coupled = [w for w in workers if w.name in ONE_BACKEND_WORKERS]
+    differing: list[str] = []
+    for other in coupled[1:]:
+        with_vpp = coupled[0].trains and other.trains
+        keys = [_mesh_key(rules, workload, worker, with_vpp=with_vpp) for worker in (coupled[0], other)]
+        # A strategy that no back end has is reported on its own.
+        if keys[0] != keys[1] and None not in keys:
+            differing.append(other.name.value)
+    if not differing:
+        return []
+    names = joined([coupled[0].name.value, *differing])
+    return [f"it runs {names} with one back end and, on Megatron, with equal tp, pp, cp, ep and etp"]
+
+
+def _mesh_key(rules: FrameworkRules, workload: Workload, worker: PlacedWorker, *, with_vpp: bool) -> int | None:
+    if isinstance(worker.strategy, RolloutStrategy):
+        return None
+    table = TrainerTable.of((worker.strategy,))
+    model = worker_model(workload, worker.name)
+    key = mesh_keys(rules, table, trains=worker.trains, with_vpp=with_vpp, worker=worker.name, model=model)
+    return int(key[0]) if key[0] >= 0 else None
+
+
+def _placement_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    problems: list[str] = []
+    groups = {frozenset(other.name for other in workers if worker.overlaps(other)) for worker in workers}
+    ordered = tuple(sorted(groups, key=listed))
+    problem = placement_problem(rules, ordered, frozenset(worker.name for worker in workers))
+    if problem is not None:
+        problems.append(f"it {problem}")
+    if rules.one_pool and len({worker.group.pool for worker in workers}) > 1:
+        problems.append("it cannot be told which pool a worker gets")
+    if rules.shared_workers_use_whole_group:
+        problems += _partial_use_problems(workers)
+    if rules.whole_nodes_only:
+        for group in {worker.group.id: worker.group for worker in workers}.values():
+            gpus_per_node = plan.cluster.pool(group.pool).node.gpus_per_node
+            if group.num_nodes > 1 and group.num_gpus != group.num_nodes * gpus_per_node:
+                problems.append(
+                    f"it takes whole nodes, the plan has {group.num_gpus} GPUs on {group.num_nodes} nodes "
+                    f"of {gpus_per_node}"
+                )
+    return problems
+
+
+def _partial_use_problems(workers: tuple[PlacedWorker, ...]) -> list[str]:
+    problems: list[str] = []
+    for index, worker in enumerate(workers):
+        neighbours = [other for other in workers if worker.overlaps(other) and other is not worker]
+        used, held = worker.strategy.num_gpus, worker.group.num_gpus
+        if neighbours and used != held:
+            problems.append(
+                f"{worker.name.value} must use all GPUs that it shares with others, the plan gives it {used} of {held}"
+            )
+        problems += [
+            f"{other.name.value} and {worker.name.value} share only a part of their GPUs"
+            for other in workers[:index]
+            if other in neighbours and other.group.ranks != worker.group.ranks
+        ]
+    return problems
+
+
+def _batch_problems(workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    """Batches that no framework can cut: prompts into mini-batches, mini-batches over data-parallel ranks."""
+    if workload.num_prompts % workload.num_optimizer_steps:
+        return [f"{workload.num_prompts} prompts do not divide into {workload.num_optimizer_steps} mini-batches"]
+    sequences = workload.num_samples // workload.num_optimizer_steps
+    problems: list[str] = []
+    for worker in workers:
+        strategy = worker.strategy
+        if isinstance(strategy, RolloutStrategy):
+            if strategy.num_gpus % (strategy.tp * strategy.pp):
+                problems.append(
+                    f"{worker.name.value}: engines of {strategy.tp * strategy.pp} GPUs do not fill {strategy.num_gpus}"
+                )
+            continue
+        if worker.trains and sequences % strategy.dp:
+            problems.append(f"{worker.name.value}: dp {strategy.dp} does not divide {sequences} sequences per step")
+        # Forward-only workers have no training budget.
+        budget = (
+            min(strategy.micro_batch_tokens, strategy.inference_tokens) if worker.trains else strategy.inference_tokens
+        )
+        if budget < workload.max_tokens:
+            problems.append(
+                f"{worker.name.value}: a budget of {budget} tokens is below one sequence of {workload.max_tokens}"
+            )
+    return problems
