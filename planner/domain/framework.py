@@ -1,6 +1,6 @@
 """What a training framework can run, as rules over strategies and placements (data: planner/adapters/data).
 
-The search (rows of a table) and the verdict on a finished plan (`framework_verdict.plan_problems`) read the same rules, so a plan
+The search (rows of a table) and the verdict on a finished plan (`framework_verdict`) read the same rules, so a plan
 that was searched for a framework is a plan that its adapter can export.
 """
 
