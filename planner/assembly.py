@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from planner.cost.jobs import host_stage_s, trainer_job
 from planner.cost.terms import TIME_TERMS, Resource, Terms, bound_by
@@ -258,7 +259,7 @@ def _weight_sync(
 
 
 def _sum(terms: tuple[NamedValue, ...]) -> float:
-    return sum(term.value for term in terms)
+    return fsum(term.value for term in terms)
 
 
 def _worst_residents(

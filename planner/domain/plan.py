@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import fsum
 
 from planner.domain.bands import Band
 from planner.domain.hardware import Cluster
@@ -92,7 +93,8 @@ class GpuMemory:
 
     @property
     def peak_bytes(self) -> float:
-        return sum(term.value for term in self.terms)
+        # Rounded exactly: the built-in sum rounds differently from Python 3.12 on, and saved plans must not.
+        return fsum(term.value for term in self.terms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ class HostRam:
 
     @property
     def peak_bytes(self) -> float:
-        return sum(term.value for term in self.terms)
+        return fsum(term.value for term in self.terms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,7 @@ class Placement:
 
     @property
     def time_s(self) -> float:
-        return sum(term.value for term in self.time_terms)
+        return fsum(term.value for term in self.time_terms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
