@@ -352,11 +352,29 @@ def test_g03_training_and_generation_are_two_bars() -> None:
     assert both.stage == "actor update"
 
 
+def test_b09_synchronous_and_asynchronous_steps_keep_times_order_and_cost() -> None:
+    """32 GPUs synchronous 192 s, asynchronous 152 s, 192 GPUs 34.5 s; the cheapest is the asynchronous one on 32."""
+    from planner.validation import rl
+    from planner.validation.read import read_tables
+    from planner.validation.records import Table
+
+    raw = read_tables(None, (Table.RL,))[Table.RL]
+    wanted = {"nemorl-v0.6-07": 32, "nemorl-v0.6-08": 32, "nemorl-v0.6-09": 192}
+    steps, _ = rl.price([row for row in raw.rows if row["id"] in wanted])
+    predicted = {item.row: item.predicted for item in steps.priced}
+    measured = {item.row: item.measured for item in steps.priced}
+    assert measured == {"nemorl-v0.6-07": 192.0, "nemorl-v0.6-08": 152.0, "nemorl-v0.6-09": 34.5}
+    for row, seconds in predicted.items():
+        assert seconds == pytest.approx(measured[row], rel=0.3)
+    assert predicted["nemorl-v0.6-07"] > predicted["nemorl-v0.6-08"] > predicted["nemorl-v0.6-09"]
+    gpu_seconds = {row: predicted[row] * wanted[row] for row in wanted}
+    assert min(gpu_seconds, key=gpu_seconds.__getitem__) == "nemorl-v0.6-08"
+
+
 LEFT = {
-    "B09": "whole steps are scored by `rlplan validate --table rl` (NeMo-RL rows), and their order there",
     "D13": "the words of batches are printed by plans and importers; there is no verdict to test",
     "E02": "weight-sync times need one calibrated point (the report's own tolerance)",
-    "E05": "whole steps and asynchrony are scored by `rlplan validate --table rl` (verl rows)",
+    "E05": "the report gives no response lengths, which decide the saturation that it shows",
     "F02": "the model is internal: its shape is not published",
 }
 
