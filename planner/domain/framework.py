@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.hardware import Precision
 from planner.domain.model import Model
 from planner.domain.stages import StageName, WorkerName
@@ -75,7 +76,7 @@ class TrainerBackend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkRules:
-    """Capabilities of one framework version for synchronous plans. Every limit names its evidence."""
+    """Capabilities of one framework version. Every limit names its evidence."""
 
     name: str
     title: str
@@ -108,6 +109,12 @@ class FrameworkRules:
     max_lora_rank: int
     """0: no LoRA."""
     supported_stages: frozenset[StageName]
+    execution_modes: frozenset[ExecutionMode]
+    max_staleness: int
+    """Largest version lag that can be configured; 0 without asynchronous execution."""
+    fusions: frozenset[Fusion]
+    policy: SchedulingPolicy
+    """How the controller orders the stages of one iteration."""
     evidence: tuple[tuple[str, str], ...]
     """(rule, file or page that shows it)."""
 

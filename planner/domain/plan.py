@@ -7,6 +7,7 @@ from enum import StrEnum
 from math import fsum
 
 from planner.domain.bands import Band
+from planner.domain.execution import IN_STEP, Execution, SchedulingPolicy
 from planner.domain.hardware import Cluster
 from planner.domain.stages import Role, StageName, WorkerName
 from planner.domain.strategy import Strategy
@@ -43,6 +44,18 @@ class Limits:
     max_gpus: int | None = None
     max_usd_per_iteration: float | None = None
     framework: str | None = None
+    max_staleness: int = 0
+    """Largest version lag that the user permits; it changes what is learned, so 0 unless asked for."""
+    allow_partial_rollouts: bool = False
+    """Responses may be continued by newer weights (streaming)."""
+    allow_intra_stage_fusion: bool = False
+    policy: SchedulingPolicy | None = None
+    """None: that of the framework, or the planned order without one."""
+    must_share: tuple[tuple[WorkerName, ...], ...] = ()
+    """Sets of workers that have to sit on one device group."""
+    must_not_share: tuple[tuple[WorkerName, ...], ...] = ()
+    """Sets of workers of which no two may meet on a GPU."""
+    num_alternatives: int = 5
     time_limit_s: float = 60.0
     solver: str = "auto"
     seed: int = 0
@@ -171,6 +184,22 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StalenessGain:
+    """The best plan with at most `staleness`: what each step of permission buys.
+
+    `time_s` is its steady-state period with average rollouts, `varying_time_s` with rollouts that vary from one
+    iteration to the next, as the response lengths do. None where no plan fits.
+    """
+
+    staleness: int
+    mode: str
+    time_s: float | None
+    varying_time_s: float | None
+    is_permitted: bool
+    num_gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkVerdict:
     """Whether a framework can run the plan, and if not, why."""
 
@@ -201,10 +230,24 @@ class Plan:
     """Where the measured iteration time should lie; None where nothing of the kind was measured."""
     memory_band: Band | None = None
     """The same for the memory peak of a stage."""
+    execution: Execution = IN_STEP
+    period_s: float | None = None
+    """Asynchronous plans: seconds from one weight sync to the next in the steady state; None for synchronous ones."""
+    staleness_gains: tuple[StalenessGain, ...] = ()
     run: RunReport | None = None
 
     @property
     def time_s(self) -> float:
+        """Seconds per iteration: the period of an asynchronous plan, else the end of the last stage.
+
+        The schedule of an asynchronous plan follows one batch from its rollout to its weight sync; batches follow
+        each other at distances of the period, so that it may be longer than that.
+        """
+        return self.makespan_s if self.period_s is None else self.period_s
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the start of a batch's rollout to the end of its last stage."""
         return max((item.end_s for item in self.schedule), default=0.0)
 
     @property

@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 
 import yaml
 
+from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.framework import FrameworkRules, TrainerBackend
 from planner.domain.hardware import Precision
 from planner.domain.stages import StageName, WorkerName
@@ -38,6 +39,8 @@ _SETS: dict[str, type[StrEnum]] = {
     "train_precisions": Precision,
     "rollout_precisions": Precision,
     "supported_stages": StageName,
+    "execution_modes": ExecutionMode,
+    "fusions": Fusion,
 }
 """Keys whose values are lists of enumeration members."""
 
@@ -109,6 +112,8 @@ def _value(key: str, value: object, where: str) -> object:
         return _members(_SETS[key], value, where)
     if key in ("name", "title", "version"):
         return str(value)
+    if key == "policy":
+        return next(iter(_members(SchedulingPolicy, [value], where)))
     if not isinstance(value, int):
         raise InvalidInputError(f"{value!r} is not accepted", where=where, accepted="a whole number, true or false")
     return value

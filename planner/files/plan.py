@@ -36,7 +36,7 @@ from planner.files.problems import raise_all
 if TYPE_CHECKING:
     from planner.files.plan_file import PlanFile
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 24
 MAX_SHOWN = 12
@@ -63,6 +63,8 @@ def plan_document(plan: Plan) -> dict[str, Json]:
             "gap_ratio": plan.gap_ratio,
         },
         "iteration": _iteration(plan),
+        "execution": {**_object(plan.execution), "period_s": plan.period_s},
+        "staleness_gains": [encode(item) for item in plan.staleness_gains],
         "num_gpus": plan.num_gpus,
         "device_groups": [_group(group) for group in plan.device_groups],
         "placements": [_placement(plan, placement) for placement in plan.placements],
@@ -146,6 +148,12 @@ def encode(value: object) -> Json:
 # ---------------------------------------------------------------------------------------------- writing
 
 
+def _object(value: object) -> dict[str, Json]:
+    encoded = encode(value)
+    assert isinstance(encoded, dict)
+    return encoded
+
+
 def _iteration(plan: Plan) -> dict[str, Json]:
     return {
         "time_s": plan.time_s,
@@ -154,7 +162,7 @@ def _iteration(plan: Plan) -> dict[str, Json]:
         "usd": plan.usd,
         "gpu_hours": gpu_hours(plan),
         "tokens_per_s_per_gpu": plan.tokens_per_s_per_gpu,
-        "staleness": 0,
+        "staleness": plan.execution.staleness,
     }
 
 
@@ -440,5 +448,8 @@ def _to_plan(file: PlanFile) -> Plan:
         assumptions=tuple(file.assumptions),
         time_band=file.bands.time,
         memory_band=file.bands.memory,
+        execution=file.execution.to_domain(),
+        period_s=file.execution.period_s,
+        staleness_gains=tuple(file.staleness_gains),
         run=file.run,
     )

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from planner.domain.execution import ExecutionMode
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.model import Model
-from planner.domain.plan import Plan, Status
+from planner.domain.plan import Plan, ScheduledStage, Status
 from planner.domain.stages import StageGraph, StageKind, StageName, WorkerName, build_graph
 from planner.domain.strategy import RolloutStrategy, Strategy, TrainerStrategy
 from planner.domain.workload import Workload
@@ -301,8 +302,21 @@ def _order_problems(plan: Plan) -> Iterator[str]:
                 for a in mine
                 for b in theirs
             )
-            if shares and min(item.end_s, other.end_s) - max(item.start_s, other.start_s) > slack_s:
+            if shares and _overlap_s(plan, item, other) > slack_s:
                 yield f"schedule: stages {other.stage.value!r} and {item.stage.value!r} share GPUs at the same time"
+
+
+def _overlap_s(plan: Plan, first: ScheduledStage, second: ScheduledStage) -> float:
+    """Seconds that two stages run at the same time, whichever batches they belong to."""
+    if plan.execution.mode is ExecutionMode.STREAMING and StageName.ROLLOUT in (first.stage, second.stage):
+        # Engines go on with the next batch, and through weight syncs.
+        return 0.0
+    if plan.period_s is None:
+        shifts = [0.0]
+    else:
+        reach = math.ceil(plan.makespan_s / plan.period_s)
+        shifts = [i * plan.period_s for i in range(-reach, reach + 1)]
+    return max(min(first.end_s, second.end_s + shift) - max(first.start_s, second.start_s + shift) for shift in shifts)
 
 
 def _proof_problems(plan: Plan) -> Iterator[str]:

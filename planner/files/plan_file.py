@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from planner.domain.bands import Band
+from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.hardware import Cluster
 from planner.domain.plan import (
     Alternative,
@@ -26,6 +27,7 @@ from planner.domain.plan import (
     RunReport,
     ScheduledStage,
     SearchReport,
+    StalenessGain,
     Status,
 )
 from planner.domain.stages import Role, StageName, WorkerName
@@ -72,6 +74,25 @@ class IterationFile(_Part):
     gpu_hours: float | None = None
     tokens_per_s_per_gpu: float
     staleness: Count
+
+
+class ExecutionFile(_Part):
+    """How iterations overlap; `period_s` is the steady-state period of an asynchronous plan, else null."""
+
+    mode: ExecutionMode = ExecutionMode.SYNCHRONOUS
+    staleness: Count = 0
+    fusions: list[Fusion] = []
+    policy: SchedulingPolicy = SchedulingPolicy.PLANNED
+    period_s: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> ExecutionFile:
+        if (self.period_s is not None) != self.to_domain().is_asynchronous:
+            raise ValueError("period_s is given exactly for asynchronous plans")
+        return self
+
+    def to_domain(self) -> Execution:
+        return Execution(mode=self.mode, staleness=self.staleness, fusions=tuple(self.fusions), policy=self.policy)
 
 
 class DeviceGroupFile(_Part):
@@ -276,6 +297,8 @@ class PlanFile(_Part):
     status: Status
     objective: ObjectiveFile
     iteration: IterationFile
+    execution: ExecutionFile = ExecutionFile()
+    staleness_gains: list[StalenessGain] = []
     num_gpus: Count
     device_groups: list[DeviceGroupFile]
     placements: list[PlacementFile]
