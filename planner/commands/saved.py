@@ -1,0 +1,52 @@
+"""Commands on saved plans: show, diff, export."""
+
+from __future__ import annotations
+
+import typer
+
+from planner import cli_options as opt
+from planner.commands.common import print_plan, print_table
+from planner.errors import DifferenceError, InvalidInputError, nearest, printable
+
+
+def show(file: opt.PlanFile, as_json: opt.AsJson = False) -> None:
+    """Show a saved plan."""
+    from planner.files.plan import read_plan
+
+    print_plan(read_plan(file), as_json=as_json)
+
+
+def diff(before: opt.Before, after: opt.After, as_json: opt.AsJson = False) -> None:
+    """Compare two saved plans; exit code 5 when they differ."""
+    from planner.files.plan import read_plan
+    from planner.report.difference import change_table, differences
+
+    changes = differences(read_plan(before), read_plan(after))
+    if as_json:
+        import json
+
+        rows = [{"place": c.place, "before": c.before, "after": c.after} for c in changes]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    elif not changes:
+        print("The plans are the same.")
+    else:
+        names = (str(before), str(after)) if before.name == after.name else (before.name, after.name)
+        print_table(change_table(changes, before=names[0], after=names[1]))
+    if changes:
+        raise typer.Exit(DifferenceError.exit_code)
+
+
+def export(file: opt.PlanFile, to: opt.Target, directory: opt.Directory) -> None:
+    """Write the files that start exactly this plan in a framework."""
+    if to.lower() not in opt.EXPORTS:
+        raise InvalidInputError(
+            f"{to[: opt.SHOWN_LENGTH]!r} has no export",
+            where="--to",
+            accepted=", ".join(opt.EXPORTS),
+            suggestion=nearest(to, opt.EXPORTS),
+        )
+    from planner.adapters.verl import export_plan
+    from planner.files.plan import read_plan
+
+    for path in export_plan(read_plan(file), directory):
+        print(printable(str(path)))
