@@ -15,10 +15,11 @@ from typing import Annotated, TypeVar
 import typer
 from typer.models import OptionInfo
 
+from planner.adapters.registry import EXPORTERS
 from planner.errors import InvalidInputError
 from planner.files.spec import PLACES
 
-EXPORTS = ("verl",)
+EXPORTS = tuple(EXPORTERS)
 SHOWN_LENGTH = 60
 # The parser takes whatever follows as a value; these are the next option after a forgotten value.
 NEXT_OPTION = re.compile("--?[A-Za-z]")

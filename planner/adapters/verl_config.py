@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from planner.adapters.export import answer_tokens, describe, model_path
 from planner.adapters.overrides import Override, Section, ShellValue, UserText, Value, under
 from planner.domain.framework import FrameworkRules, backend_of, pipeline_ends
 from planner.domain.framework_verdict import PlacedWorker, placed_workers
@@ -140,40 +141,6 @@ def build_config(plan: Plan, rules: FrameworkRules, *, engine_tokens: int = DEFA
         sections=sections,
         differences=_differences(context),
         to_do=_to_do(context),
-    )
-
-
-def model_path(model: Model) -> str:
-    """What verl opens: the Hugging Face repository, or the id when the model has none."""
-    return model.hf_repo or model.id
-
-
-def engine_tokens_needed(plan: Plan) -> tuple[tuple[WorkerName, int], ...]:
-    """The longest sequence (`max_model_len`) of every engine that the plan starts."""
-    workload = plan.workload
-    needed = ((WorkerName.ROLLOUT_ENGINE, workload.max_tokens),)
-    if workload.reward.model is None:
-        return needed
-    return (*needed, (WorkerName.REWARD_MODEL, workload.max_tokens + _answer_tokens(workload)))
-
-
-def _answer_tokens(workload: Workload) -> int:
-    """Tokens that a reward model's server generates."""
-    return workload.reward.judge_tokens if workload.reward.kind is RewardKind.JUDGE else 1
-
-
-def describe(strategy: TrainerStrategy | RolloutStrategy) -> str:
-    """A strategy in the plan's words, on one line."""
-    if isinstance(strategy, RolloutStrategy):
-        return (
-            f"{strategy.num_engines} engines of tp {strategy.tp} ep {strategy.ep}, {strategy.engine_fraction:g} of GPU "
-            f"memory, {strategy.max_num_seqs} sequences each, {strategy.idle.value} while others run"
-        )
-    return (
-        f"tp {strategy.tp} pp {strategy.pp} vpp {strategy.vpp} cp {strategy.cp} ({strategy.context_parallel.value}) "
-        f"dp {strategy.dp} ep {strategy.ep} etp {strategy.etp}, {strategy.sharding.value} over {strategy.shard_ranks} "
-        f"ranks, recompute {strategy.recompute.value}, offload {strategy.offload.value}, "
-        f"{strategy.micro_batch_tokens} / {strategy.inference_tokens} tokens"
     )
 
 
@@ -543,7 +510,7 @@ def _reward(context: _Context) -> Section:
 
 def _reward_engine(context: _Context, worker: PlacedWorker) -> tuple[tuple[str, Value], ...]:
     workload, strategy = context.workload, worker.strategy
-    answer = _answer_tokens(workload)
+    answer = answer_tokens(workload)
     if isinstance(strategy, RolloutStrategy):
         sequences, fraction, sleeps = (
             strategy.max_num_seqs,

@@ -45,8 +45,8 @@ def export(file: opt.PlanFile, to: opt.Target, directory: opt.Directory) -> None
             accepted=", ".join(opt.EXPORTS),
             suggestion=nearest(to, opt.EXPORTS),
         )
-    from planner.adapters.verl import export_plan
+    from planner.adapters.registry import export_plan
     from planner.files.plan import read_plan
 
-    for path in export_plan(read_plan(file), directory):
+    for path in export_plan(to.lower(), read_plan(file), directory):
         print(printable(str(path)))

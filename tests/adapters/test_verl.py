@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from planner.adapters.export import engine_tokens_needed, plan_digest, position_problems
 from planner.adapters.shell import hydra_text
-from planner.adapters.verl import export_plan, plan_digest, position_problems
+from planner.adapters.verl import export_plan
 from planner.adapters.verl_config import supported_algorithms
 from planner.domain.plan import Plan, RunReport
 from planner.domain.stages import WorkerName
@@ -347,7 +348,7 @@ def test_the_verdict_of_a_reward_model_counts_its_positions_too() -> None:
     load = replace(load, reward=replace(load.reward, model=short))
     plan = make_plan(load, colocated(load, fsdp(32), engine(32)))
     # One token more than prompt and response: what the server writes.
-    (problem,) = position_problems(plan)
+    (problem,) = position_problems(plan, engine_tokens_needed(plan))
     assert problem.startswith("reward model: sequences of 9,217 tokens")
 
 
