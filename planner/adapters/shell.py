@@ -18,16 +18,24 @@ def shell_word(text: str) -> str:
 def hydra_text(text: str) -> str:
     """The value part of a Hydra 1.3 override that composes to exactly the string `text`.
 
-    Inside Hydra's single quotes a quote is escaped by a backslash, and so are backslashes before it or at the end;
-    OmegaConf in turn reads `${` as an interpolation unless a backslash precedes it (and halves those before that).
-    Raises InvalidInputError for `???`, which OmegaConf always reads as a missing value.
+    Inside Hydra's single quotes a quote is escaped by a backslash, and so are backslashes before it or at the end.
+    Raises InvalidInputError as `omegaconf_text` does.
     """
-    if text == "???":
-        raise InvalidInputError("'???' means a missing value in Hydra", accepted="another name")
-    literal = re.sub(r"(\\*)\$\{", lambda match: match.group(1) * 2 + r"\${", text)
+    literal = omegaconf_text(text)
     quoted = re.sub(r"(\\*)'", lambda match: match.group(1) * 2 + r"\'", literal)
     closed = re.sub(r"(\\+)$", lambda match: match.group(1) * 2, quoted)
     return f"'{closed}'"
+
+
+def omegaconf_text(text: str) -> str:
+    """What OmegaConf resolves to exactly the string `text`.
+
+    It reads `${` as an interpolation unless a backslash precedes it, and halves the backslashes before that. Raises
+    InvalidInputError for `???`, which it always reads as a missing value.
+    """
+    if text == "???":
+        raise InvalidInputError("'???' means a missing value in Hydra", accepted="another name")
+    return re.sub(r"(\\*)\$\{", lambda match: match.group(1) * 2 + r"\${", text)
 
 
 def comment(text: str) -> str:
