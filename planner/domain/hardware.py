@@ -159,6 +159,17 @@ class NodeType:
     network: NetworkEfficiency
     price: Price | None
     provenance: Provenance
+    oversubscription_ratio: float = 1.0
+    """NIC rate of all GPUs below a leaf switch over what the leaf has upwards; 1 for a non-blocking fabric."""
+    nodes_per_leaf: int = 1
+    """Nodes that reach each other below one leaf switch (or one set of rail switches); matters when oversubscribed."""
+    cpu_cores: int | None = None
+    """Per node, for sandboxes and reward code; None where nobody said."""
+
+    @property
+    def leaf_gpus(self) -> int:
+        """GPUs that reach each other without the oversubscribed level: at least those of a scale-up domain."""
+        return max(self.nodes_per_leaf * self.gpus_per_node, self.scale_up_domain_gpus)
 
     def with_gpus(self, gpus_per_node: int) -> NodeType:
         """The node with fewer GPUs and its share of everything that the GPUs of a node have in common."""
@@ -178,21 +189,38 @@ class NodeType:
             scale_up_domain_gpus=self.scale_up_domain_gpus if is_rack_scale else gpus_per_node,
             host_ram_bytes=self.host_ram_bytes * share,
             network=network,
+            cpu_cores=None if self.cpu_cores is None else max(1, round(self.cpu_cores * share)),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Homogeneous nodes that can be allocated. `name` is unique in the cluster."""
+    """Homogeneous nodes that can be allocated. `name` is unique in the cluster.
+
+    GPUs are numbered over the nodes that can be used; `out_nodes` are the numbers of the others, ascending, in the
+    numbering of the machine room (0, 1, ...), so that ranks can be mapped to real nodes.
+    """
 
     name: str
     node: NodeType
     num_nodes: int
+    """Nodes that can be used."""
     usd_per_gpu_hour: float | None
+    out_nodes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_nodes < 1:
             raise ValueError(f"pool {self.name!r} needs at least one node, got {self.num_nodes}")
+        if list(self.out_nodes) != sorted({max(node, 0) for node in self.out_nodes}):
+            raise ValueError(f"pool {self.name!r}: nodes that are out ascend from 0, got {self.out_nodes}")
+
+    def physical_node(self, index: int) -> int:
+        """Number in the machine room of the usable node `index`."""
+        for out in self.out_nodes:
+            if out > index:
+                break
+            index += 1
+        return index
 
     @property
     def num_gpus(self) -> int:
@@ -201,11 +229,13 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """All pools that the user has, and the link between pools (bytes/s per GPU, one direction)."""
+    """All pools that the user has, and the link between pools (bytes/s, one direction)."""
 
     pools: tuple[Pool, ...]
     inter_pool_bytes_per_s: float | None = None
-    """None: the slower NIC of the two pools."""
+    """Per GPU; None: the slower NIC of the two pools."""
+    inter_pool_total_bytes_per_s: float | None = None
+    """Of all GPUs together; None: no limit but the rate of each."""
 
     def __post_init__(self) -> None:
         names = [pool.name for pool in self.pools]

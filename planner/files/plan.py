@@ -28,6 +28,7 @@ from planner.domain.plan import (
     ScheduledStage,
     SearchReport,
 )
+from planner.domain.ranks import rank_map
 from planner.domain.strategy import Strategy, TrainerStrategy
 from planner.errors import InvalidInputError
 from planner.files.atomic import read_limited, write_atomic
@@ -67,6 +68,7 @@ def plan_document(plan: Plan) -> dict[str, Json]:
         "staleness_gains": [encode(item) for item in plan.staleness_gains],
         "num_gpus": plan.num_gpus,
         "device_groups": [_group(group) for group in plan.device_groups],
+        "rank_map": [encode(item) for item in rank_map(plan)],
         "placements": [_placement(plan, placement) for placement in plan.placements],
         "schedule": [_scheduled(item) for item in plan.schedule],
         "search": _search(plan.search),

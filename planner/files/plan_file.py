@@ -30,6 +30,7 @@ from planner.domain.plan import (
     StalenessGain,
     Status,
 )
+from planner.domain.ranks import WorkerRanks
 from planner.domain.stages import Role, StageName, WorkerName
 from planner.domain.strategy import (
     ContextParallel,
@@ -301,6 +302,9 @@ class PlanFile(_Part):
     staleness_gains: list[StalenessGain] = []
     num_gpus: Count
     device_groups: list[DeviceGroupFile]
+    rank_map: list[WorkerRanks] = Field(
+        default=[], description="Mesh of every worker, innermost axis first, and ranks by node and scale-up domain."
+    )
     placements: list[PlacementFile]
     schedule: list[ScheduledStageFile]
     search: SearchFile

@@ -14,7 +14,18 @@ from planner.report.words import one_line, percent
 from planner.units import format_bytes, format_seconds
 
 _IGNORED = frozenset(
-    {"bands", "digests", "run", "rlplan_version", "format_version", "term_order", "rejection_order", "terms", "ranks"}
+    {
+        "bands",
+        "digests",
+        "run",
+        "rlplan_version",
+        "format_version",
+        "term_order",
+        "rejection_order",
+        "terms",
+        "ranks",
+        "rank_map",
+    }
 )
 """Derived, ordering only, or (terms) so many that the totals beside them say more."""
 _PLACE_WIDTH = 56
