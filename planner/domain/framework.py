@@ -33,6 +33,7 @@ from planner.domain.strategy import (
     TrainerStrategy,
     TrainerTable,
 )
+from planner.domain.technique import Technique
 from planner.domain.workload import Workload
 
 TRAINING_WORKERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
@@ -117,6 +118,10 @@ class FrameworkRules:
     """How the controller orders the stages of one iteration."""
     evidence: tuple[tuple[str, str], ...]
     """(rule, file or page that shows it)."""
+    indivisible_shares: tuple[frozenset[WorkerName], ...] = ()
+    """Sets of `may_share` that all present workers of the set share, or none: a switch for all of them at once."""
+    techniques: tuple[Technique, ...] = ()
+    """What the framework can do, whether or not plans and exports use it; for comparison only."""
 
 
 # Rules on rows ---------------------------------------------------------------------------------------------------
@@ -418,9 +423,18 @@ def placement_problem(
         if len(needed) > 1 and not any(needed <= group for group in groups):
             return f"places {listed(needed)} on the same GPUs"
     for group in groups:
-        if len(group) > 1 and not any(group <= allowed for allowed in rules.may_share):
+        if len(group) > 1 and not any(_is_allowed(rules, group, allowed, present) for allowed in rules.may_share):
             return f"cannot place {listed(group)} on the same GPUs"
     return None
+
+
+def _is_allowed(
+    rules: FrameworkRules,
+    group: frozenset[WorkerName],
+    allowed: frozenset[WorkerName],
+    present: frozenset[WorkerName],
+) -> bool:
+    return group == allowed & present if allowed in rules.indivisible_shares else group <= allowed
 
 
 def sharing_problem(rules: FrameworkRules, workload: Workload, groups: tuple[frozenset[WorkerName], ...]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.domain.execution import Execution, ExecutionMode
 from planner.domain.framework import (
     ONE_BACKEND_WORKERS,
     TRAINING_WORKERS,
@@ -69,6 +70,7 @@ def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
     workers = placed_workers(plan)
     found = (
         *(f"it {lack}" for lack in _lacks(rules, plan.workload)),
+        *_execution_problems(rules, plan.execution),
         *_stage_problems(rules, plan, workers),
         *_strategy_problems(rules, plan.workload, workers),
         *_mesh_problems(rules, plan.workload, workers),
@@ -98,6 +100,20 @@ def _lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
         problems.append(f"has {limit}, the plan trains rank {workload.lora_rank}")
     if rules.always_recomputes_old_logprob and not workload.needs_old_logprob:
         problems.append("always recomputes old log-probs, the plan leaves that stage out")
+    return problems
+
+
+def _execution_problems(rules: FrameworkRules, execution: Execution) -> list[str]:
+    """Overlap of iterations, version lag and fusions that the framework does not have."""
+    problems: list[str] = []
+    if execution.mode not in rules.execution_modes:
+        modes = joined([mode.value for mode in ExecutionMode if mode in rules.execution_modes])
+        problems.append(f"it does not run {execution.mode.value}, only {modes}")
+    elif execution.staleness > rules.max_staleness:
+        problems.append(
+            f"its weights lag at most {rules.max_staleness} versions behind, the plan allows {execution.staleness}"
+        )
+    problems += [f"it has no {fusion.value} fusion" for fusion in execution.fusions if fusion not in rules.fusions]
     return problems
 
 

@@ -7,7 +7,7 @@ members) by plain code: pydantic would cost more start time than it saves here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from planner.domain.framework import FrameworkRules, TrainerBackend
 from planner.domain.hardware import Precision
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import ContextParallel, EngineIdle, Offload, Recompute, Sharding
+from planner.domain.technique import Support, Technique, TechniqueName
 from planner.errors import InvalidInputError, nearest
 
 DATA = Path(__file__).parent.parent / "adapters" / "data"
@@ -90,17 +91,21 @@ def _load(name: str) -> FrameworkRules:
         "algorithms": frozenset(map(str, _list(values.pop("algorithms", None), f"{where}: algorithms"))),
         "must_share": _worker_sets(values.pop("must_share", None), f"{where}: must_share"),
         "may_share": _worker_sets(values.pop("may_share", None), f"{where}: may_share"),
+        "indivisible_shares": _worker_sets(values.pop("indivisible_shares", []), f"{where}: indivisible_shares"),
+        "techniques": _techniques(values.pop("techniques", {}), f"{where}: techniques"),
         "evidence": tuple((k, str(v)) for k, v in _mapping(values.pop("evidence", None), where).items()),
     }
     return _build(FrameworkRules, values, where, extra)
 
 
 def _build(target: Callable[..., T], values: dict[str, object], where: str, extra: dict[str, object]) -> T:
-    known = [field.name for field in fields(cast("type[FrameworkRules]", target))]
+    members = fields(cast("type[FrameworkRules]", target))
+    known = [field.name for field in members]
     for key in values:
         if key not in known:
             raise InvalidInputError(f"unknown key {key!r}", where=where, suggestion=nearest(key, known))
-    missing = [key for key in known if key not in values and key not in extra]
+    required = [field.name for field in members if field.default is MISSING]
+    missing = [key for key in required if key not in values and key not in extra]
     if missing:
         raise InvalidInputError(f"{', '.join(missing)} missing", where=where)
     built = {key: _value(key, value, f"{where}: {key}") for key, value in values.items()}
@@ -131,6 +136,18 @@ def _members(kind: type[E], value: object, where: str) -> frozenset[E]:
 
 def _worker_sets(value: object, where: str) -> tuple[frozenset[WorkerName], ...]:
     return tuple(_members(WorkerName, item, where) for item in _list(value, where))
+
+
+def _techniques(value: object, where: str) -> tuple[Technique, ...]:
+    cells: dict[TechniqueName, Technique] = {}
+    for key, item in _mapping(value, where).items():
+        (name,) = _members(TechniqueName, [key], where)
+        cell = {field: str(text) for field, text in _mapping(item, f"{where}: {key}").items()}
+        if set(cell) != {"support", "how", "evidence"}:
+            raise InvalidInputError("needs support, how and evidence", where=f"{where}: {key}")
+        (support,) = _members(Support, [cell["support"]], f"{where}: {key}")
+        cells[name] = Technique(name=name, support=support, how=cell["how"], evidence=cell["evidence"])
+    return tuple(cells[name] for name in TechniqueName if name in cells)
 
 
 def _mapping(value: object, where: str) -> dict[str, object]:
