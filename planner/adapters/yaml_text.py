@@ -7,14 +7,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from planner.adapters.overrides import UserText, Value
+from planner.adapters.overrides import ShellValue, UserText, Value
 from planner.adapters.shell import comment, omegaconf_text
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./:-]*(?<!:)")
 _RESERVED = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"))
 """Words that a YAML 1.1 reader turns into something else."""
 
-YamlValue = Value | tuple["YamlValue", ...]
+
+@dataclass(frozen=True, slots=True)
+class FlowMap:
+    """A mapping within a value, such as an item of a list; it is written in flow form."""
+
+    entries: tuple[tuple[str, YamlValue], ...]
+
+
+YamlValue = Value | FlowMap | tuple["YamlValue", ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +97,13 @@ def _rendered(value: YamlValue) -> str:
         return _number(value)
     if isinstance(value, tuple):
         return f"[{', '.join(_rendered(item) for item in value)}]"
+    if isinstance(value, FlowMap):
+        return "{" + ", ".join(f"{_word(key)}: {_rendered(item)}" for key, item in value.entries) + "}"
     if isinstance(value, UserText):
         return _quoted(omegaconf_text(value.text))
-    if isinstance(value, str):
-        return _word(value)
-    return str(value)
+    if isinstance(value, ShellValue):
+        return f"${{oc.env:{value.variable}}}"
+    return _word(value) if isinstance(value, str) else str(value)
 
 
 def _number(value: float) -> str:
