@@ -1,0 +1,70 @@
+"""Opens what a user gives to an import: a launch script or a YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.adapters.findings import Finding
+from planner.adapters.shell_script import Launch, Script, read_script
+from planner.errors import InvalidInputError
+from planner.files.yaml_text import read_yaml
+
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What an importer reads: the launches of a script, or the document of a YAML file."""
+
+    file: Path
+    root: Path
+    """Files below it may be read, no others."""
+    given: Mapping[str, str]
+    """`--set NAME=VALUE`: values of variables and keys."""
+    script: Script | None
+    document: Mapping[str, object] | None
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return self.script.launches if self.script is not None else ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.script.findings if self.script is not None else ()
+
+    @property
+    def given_keys(self) -> dict[str, str]:
+        """Given values of configuration keys: names that no shell variable can have."""
+        return {name: value for name, value in self.given.items() if not name.isidentifier()}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Given values that may stand for environment variables."""
+        return {name: value for name, value in self.given.items() if name.isidentifier()}
+
+
+def open_source(file: Path, *, given: Mapping[str, str] | None = None, root: Path | None = None) -> Source:
+    """Reads `file`: YAML by its suffix, anything else as a shell script, which is never executed.
+
+    Raises InvalidInputError for a file that cannot be read or is neither.
+    """
+    values = dict(given or {})
+    base = (root or file.absolute().parent).resolve()
+    if file.suffix.lower() in YAML_SUFFIXES:
+        document = read_yaml(file, kind="configuration")
+        return Source(file=file, root=base, given=values, script=None, document=document)
+    script = read_script(file, given=values, root=base)
+    return Source(file=file, root=base, given=values, script=script, document=None)
+
+
+def parse_given(texts: tuple[str, ...], *, where: str = "--set") -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping; raises InvalidInputError for anything else."""
+    result: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InvalidInputError(f"{text[:60]!r} is no assignment", where=where, accepted="NAME=VALUE")
+        result[name.strip().lstrip("+")] = value
+    return result

@@ -1,0 +1,56 @@
+"""What a framework's configuration really says: the result of every import."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.adapters.findings import Finding, Severity
+from planner.domain.execution import IN_STEP, Execution
+from planner.domain.request import FixedWorker
+from planner.files.spec import WorkloadSpec
+
+POOL = "imported"
+"""The pool of all imported workers: configurations say how many GPUs they take, not which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One line of what the configuration really does: `what` is in the words of a plan."""
+
+    what: str
+    value: str
+    source: str
+    """The key that says it, or why it is so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A configuration in the terms of a plan.
+
+    `spec` holds model, algorithm, batch and lengths; what the configuration does not say (mean lengths, the GPU type)
+    is None. `workers` sit on GPUs 0 to num_nodes * gpus_per_node - 1 of the pool POOL; `check` moves them to the real
+    one. With anything in `unresolved` the workers are those that could be made out, perhaps none.
+    """
+
+    framework: str
+    """Name of the rules (`verl`)."""
+    version: str
+    """The version that the keys fit, such as `0.9`, or a range."""
+    file: str
+    spec: WorkloadSpec
+    num_nodes: int
+    gpus_per_node: int
+    workers: tuple[FixedWorker, ...]
+    execution: Execution = IN_STEP
+    settings: tuple[Setting, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    unresolved: tuple[str, ...] = ()
+    """Names to give with `--set NAME=VALUE`: variables of the script, or keys."""
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def has_errors(self) -> bool:
+        return any(finding.severity is Severity.ERROR for finding in self.findings)

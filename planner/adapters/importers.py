@@ -1,0 +1,57 @@
+"""Which frameworks can be imported: name -> module with `recognises(source)` and `read(source)`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Protocol, cast
+
+from planner.adapters.import_source import Source
+from planner.adapters.imported import Imported
+from planner.adapters.shell_script import shown
+from planner.errors import InvalidInputError, nearest
+
+IMPORTERS: dict[str, str] = {
+    "verl": "planner.adapters.verl_import",
+}
+"""In the order in which `auto` asks them. A module is imported only when it is asked."""
+
+
+class Importer(Protocol):
+    """A module that reads the configurations of one framework."""
+
+    def recognises(self, source: Source) -> bool:
+        """Whether the source starts this framework. Quick, and without looking at values."""
+        ...
+
+    def read(self, source: Source) -> Imported:
+        """What the source says; raises InvalidInputError when it is no configuration of the framework at all."""
+        ...
+
+
+def importer(name: str) -> Importer:
+    """The module of a framework; raises InvalidInputError with the closest name for an unknown one."""
+    if name not in IMPORTERS:
+        known = ["auto", *IMPORTERS]
+        raise InvalidInputError(
+            f"{name[:60]!r} cannot be read", where="--from", accepted=", ".join(known), suggestion=nearest(name, known)
+        )
+    return cast(Importer, import_module(IMPORTERS[name]))
+
+
+def import_source(source: Source, framework: str = "auto") -> Imported:
+    """Reads a source as `framework`, or as the first framework that recognises it.
+
+    Raises InvalidInputError when none does.
+    """
+    if framework != "auto":
+        return importer(framework).read(source)
+    for name in IMPORTERS:
+        module = importer(name)
+        if module.recognises(source):
+            return module.read(source)
+    started = ", ".join(shown(launch.target) for launch in source.launches[:5])
+    raise InvalidInputError(
+        f"starts {started or 'no Python program that is known'}: no framework recognises it",
+        where=str(source.file),
+        accepted=f"--from {' or --from '.join(IMPORTERS)}",
+    )
