@@ -1,0 +1,42 @@
+"""SGLang's memory fraction from a plan: AReaL and slime start their engines with SGLang."""
+
+from __future__ import annotations
+
+import math
+
+from planner.domain.framework_verdict import placed_workers
+from planner.domain.plan import Plan
+from planner.domain.stages import StageName, WorkerName
+from planner.domain.strategy import RolloutStrategy
+
+ENGINE_TOKENS = 8192
+"""Tokens of one prefill step, as the cost model takes them."""
+
+_STATIC_TERMS = ("weights", "kv_cache")
+
+
+def rollout_strategy(plan: Plan) -> RolloutStrategy:
+    """The strategy of the rollout engines. Raises TypeError when the plan has none."""
+    for worker in placed_workers(plan):
+        if worker.name is WorkerName.ROLLOUT_ENGINE and isinstance(worker.strategy, RolloutStrategy):
+            return worker.strategy
+    raise TypeError("the plan has no rollout engine")
+
+
+def static_memory_fraction(plan: Plan) -> float:
+    """Value of `mem_fraction_static`, in whole percent: the share of GPU memory for weights and KV cache.
+
+    The engine fraction of a plan also covers activations, CUDA graphs, communicators and the context, which SGLang
+    takes beside its fraction (sglang/srt/server_args.py: "the fraction of the memory used for static allocation
+    (model weights and KV cache memory pool)"). So the plan's own terms are summed; a plan without a KV term gives its
+    engine fraction.
+    """
+    fraction = rollout_strategy(plan).engine_fraction
+    placement = plan.placement(StageName.ROLLOUT)
+    terms = {term.name: term.value for term in placement.gpu_memory.terms} if placement.gpu_memory is not None else {}
+    if not all(name in terms for name in _STATIC_TERMS):
+        return fraction
+    group = next(item for item in plan.device_groups if item.id == placement.device_group)
+    total_bytes = plan.cluster.pool(group.pool).node.gpu.memory_bytes
+    static = sum(terms[name] for name in _STATIC_TERMS) / total_bytes
+    return min(fraction, math.floor(100 * static) / 100)
