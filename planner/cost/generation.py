@@ -1,7 +1,6 @@
 """Price generation engines (rollout, generative judge): time, GPU memory, host RAM and their part of the weight sync.
 
-A rollout is: wake-up, prefill of each prompt once per group, then decode steps along the fluid trajectory
-(`planner.cost.trajectory`) at the step times of `planner.cost.decode`, then waiting for the slowest engine.
+A rollout is wake-up, then what `planner.cost.rollout` says about prompts and responses.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from planner.cost.communication import nic_rate
 from planner.cost.decode import (
     KV_BYTES,
     TABLE_BYTES,
-    EngineLayout,
-    decode_step_terms,
     engine_layout,
     kv_heads_share,
 )
 from planner.cost.formats import WeightFormats, uniform
 from planner.cost.offload import host_link_rate
-from planner.cost.prefill import prefill_s
+from planner.cost.rollout import STEADY_BATCHES, batch_rollout, streaming_rollout
 from planner.cost.terms import Terms
 from planner.cost.trajectory import TrajectoryTable, trajectory_table
 from planner.cost.worker import EngineJob, Site, StageCost, WorkerCosts
@@ -48,16 +45,19 @@ def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts
     memory = _engine_memory(job, precision, table, site)
     law = trajectory_table(job.load.response, job.load.prompt_mean_tokens)
     requests = np.maximum(job.load.num_sequences / table.num_engines, 1.0)
-    cache = _cache_need(job, table, memory.kv_cache, requests, law)
-    slots = np.minimum(np.minimum(cache.max_slots, table.max_num_seqs), requests)
+    in_flight = requests if job.streamed_batches is None else requests * job.streamed_batches
+    waiting = in_flight if job.streamed_batches is None else requests * STEADY_BATCHES
+    cache = _cache_need(job, table, memory.kv_cache, waiting, law)
+    slots = np.minimum(np.minimum(cache.max_slots, table.max_num_seqs), in_flight)
 
     sleeps = table.idle == _SLEEPS
     weights_in_host = sleeps & (not job.receives_weights or job.lora_rank is not None)
     rows, place = _distinct(table, requests, slots)
     distinct = table.take(rows)
     layout = engine_layout(distinct.tp, distinct.pp, distinct.ep, site.node)
-    decoded = _rollout_terms(job, precision, distinct, site, layout, law, requests[rows], slots[rows])
-    time_terms = {name: values[place] for name, values in decoded.items()}
+    price = batch_rollout if job.streamed_batches is None else streaming_rollout
+    rollout = price(job, precision, distinct.num_engines, site, layout, law, requests[rows], slots[rows])
+    time_terms = {name: values[place] for name, values in rollout.terms.items()}
     overheads = site.overheads
     time_terms["wake"] = overheads.engine_wake_s * sleeps
     time_terms["switch"] = np.full_like(requests, overheads.stage_switch_s)
@@ -75,6 +75,7 @@ def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts
                 instant="decode at the fullest cache",
                 time_terms=time_terms,
                 memory_terms=active,
+                remaining_s={moment: values[place] for moment, values in rollout.remaining_s.items()},
             ),
         ),
         idle_terms=_idle_terms(memory, sleeps),
@@ -240,61 +241,6 @@ def _distinct(table: RolloutTable, requests: FloatArray, slots: FloatArray) -> t
         return everything, everything
     _, rows, place = np.unique(key, return_index=True, return_inverse=True)
     return rows, place
-
-
-def _rollout_terms(
-    job: EngineJob,
-    precision: Precision,
-    table: RolloutTable,
-    site: Site,
-    layout: EngineLayout,
-    law: TrajectoryTable,
-    requests: FloatArray,
-    slots: FloatArray,
-) -> dict[str, FloatArray]:
-    """Exposed seconds by term from the first prompt to the last token of the slowest engine."""
-    load = job.load
-    num_engines = table.num_engines
-    trajectory = law.at(requests / slots, slots * np.minimum(num_engines, load.num_sequences))
-    running = np.maximum(slots * trajectory.running_ratio, 1.0)
-    step = decode_step_terms(
-        job.model, uniform(precision), site.node, site.overheads, layout, running, trajectory.context_tokens
-    )
-    weight = trajectory.num_steps
-    terms = {name: (weight[:-1] * seconds[:-1]).sum(axis=0) for name, seconds in step.items()}
-    full_step: FloatArray = sum((seconds[-2] for seconds in step.values()), start=np.zeros_like(slots))
-    tail_step: FloatArray = sum((seconds[-1] for seconds in step.values()), start=np.zeros_like(slots))
-    terms["tail"] = weight[-1] * tail_step
-    prompts = np.maximum(requests / load.num_shared, 1.0)
-    terms["prefill"] = prefill_s(
-        job.model, uniform(precision), site.node, site.overheads, layout, prompts, load.prompt_mean_tokens
-    )
-    terms["imbalance"] = _imbalance_s(job, num_engines, requests, slots, full_step, tail_step)
-    return terms
-
-
-def _imbalance_s(
-    job: EngineJob,
-    num_engines: FloatArray,
-    requests: FloatArray,
-    slots: FloatArray,
-    full_step_s: FloatArray,
-    tail_step_s: FloatArray,
-) -> FloatArray:
-    """Extra seconds of the slowest engine when each gets an equal number of requests up front.
-
-    Expected maximum of R nearly normal totals: sigma * sqrt(2 ln R), sigma = sqrt(N) * sd(length) tokens per
-    engine. One more token costs step / slots seconds while requests wait, and only the slope of the step
-    time over the running sequences when all started at once.
-    """
-    law = job.load.response
-    deviation = np.sqrt(max(law.mean_square_tokens - law.mean_tokens**2, 0.0))
-    waiting_ratio = 1.0 - slots / requests
-    slope = np.maximum(full_step_s - tail_step_s, 0.0)
-    per_token = (waiting_ratio * full_step_s + (1.0 - waiting_ratio) * slope) / slots
-    engines = np.minimum(num_engines, job.load.num_sequences)
-    result: FloatArray = np.sqrt(2.0 * np.log(engines) * requests) * deviation * per_token
-    return result
 
 
 def _idle_terms(memory: _EngineMemory, sleeps: BoolArray) -> Terms:

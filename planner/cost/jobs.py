@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planner.cost.worker import EngineJob, TrainerJob
+from planner.cost.worker import ROLLOUT_MOMENTS, EngineJob, Moment, TrainerJob
+from planner.domain.execution import IN_STEP, Execution, ExecutionMode, Fusion
 from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName
 from planner.domain.workload import TokenLoad, Workload
 
@@ -42,7 +43,7 @@ def _inference_load(workload: Workload, stage: StageName) -> TokenLoad:
     return workload.token_load(workload.num_samples)
 
 
-def engine_job(workload: Workload, worker: Worker) -> EngineJob:
+def engine_job(workload: Workload, worker: Worker, execution: Execution = IN_STEP) -> EngineJob:
     """The job of a rollout engine or a generative judge."""
     is_rollout = worker.name is WorkerName.ROLLOUT_ENGINE
     return EngineJob(
@@ -53,7 +54,18 @@ def engine_job(workload: Workload, worker: Worker) -> EngineJob:
         precision=workload.rollout_precision,
         receives_weights=is_rollout,
         lora_rank=workload.lora_rank if is_rollout else None,
+        moments=_rollout_moments(execution) if is_rollout else frozenset(),
+        streamed_batches=execution.staleness if is_rollout and execution.mode is ExecutionMode.STREAMING else None,
     )
+
+
+def _rollout_moments(execution: Execution) -> frozenset[Moment]:
+    """Moments of the rollout that the iteration time depends on."""
+    if execution.mode is ExecutionMode.STREAMING:
+        return frozenset({Moment.LONGEST_RESPONSE})
+    if Fusion.INTER_STAGE in execution.fusions:
+        return ROLLOUT_MOMENTS
+    return frozenset()
 
 
 def host_stage_s(workload: Workload) -> float:

@@ -31,7 +31,12 @@ def with_step_losses(costs: WorkerCosts, site: Site, num_sequences: float) -> Wo
     node_gpus = np.minimum(costs.num_gpus, site.node.gpus_per_node)
     swap_ratio = np.maximum(host_link_rate(site.node, node_gpus) / losses.swap_bytes_per_s, 1.0)
     stages = tuple(
-        replace(stage, time_terms=_scaled(stage, ratio, swap_ratio, losses, num_sequences)) for stage in costs.stages
+        replace(
+            stage,
+            time_terms=_scaled(stage, ratio, swap_ratio, losses, num_sequences),
+            remaining_s={moment: seconds * ratio for moment, seconds in stage.remaining_s.items()},
+        )
+        for stage in costs.stages
     )
     return replace(
         costs,

@@ -44,6 +44,7 @@ TIME_TERMS: tuple[TermInfo, ...] = (
     TermInfo(name="kv_read", resource=Resource.HBM, title="reading the KV cache", source="roofline"),
     TermInfo(name="elementwise", resource=Resource.HBM, title="norms, activations, routing", source="roofline"),
     TermInfo(name="prefill", resource=Resource.COMPUTE, title="prefill of prompts", source="roofline"),
+    TermInfo(name="reprefill", resource=Resource.COMPUTE, title="prefill of interrupted responses", source="roofline"),
     TermInfo(name="optimizer", resource=Resource.HBM, title="optimizer step", source="bytes touched / HBM"),
     TermInfo(name="cpu_optimizer", resource=Resource.HOST, title="optimizer step on the host", source="bytes touched / host DRAM"),
     TermInfo(name="tp_scale_up", resource=Resource.SCALE_UP, title="tensor-parallel collectives within the domain", source="arXiv 1909.08053, 2205.05198"),

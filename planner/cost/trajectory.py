@@ -31,8 +31,8 @@ from planner.domain.strategy import FloatArray, IntArray
 TAIL_FRACTION = 0.1
 """Below this share of the busiest moment the engine is in its tail."""
 
-_NODE_FRACTIONS = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
-_NUM_NODES = len(_NODE_FRACTIONS)
+NODE_FRACTIONS = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+_NUM_NODES = len(NODE_FRACTIONS)
 _LOADS_PER_OCTAVE = 12
 _NUM_OCTAVES = 3
 _LOAD_RATIOS = 2.0 ** (np.arange(_LOADS_PER_OCTAVE * _NUM_OCTAVES + 1) / _LOADS_PER_OCTAVE)
@@ -190,7 +190,7 @@ def _admissions(survival: FloatArray, most: float) -> FloatArray:
 
 def _hats(ratio: FloatArray) -> FloatArray:
     """Partition of unity over the node fractions and the tail (last); shape (num_nodes + 1, *ratio.shape)."""
-    knots = np.array((TAIL_FRACTION / 2, *_NODE_FRACTIONS))
+    knots = np.array((TAIL_FRACTION / 2, *NODE_FRACTIONS))
     index = np.interp(ratio, knots, np.arange(len(knots)))
     memberships = np.maximum(1.0 - np.abs(index - np.arange(len(knots)).reshape(-1, *([1] * ratio.ndim))), 0.0)
     return np.roll(memberships, -1, axis=0)

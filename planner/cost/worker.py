@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from planner.cost.terms import Terms
 from planner.domain.hardware import NodeType, Precision
@@ -25,6 +27,33 @@ class Site:
     def usable_bytes(self) -> float:
         """GPU memory that a plan may use."""
         return self.node.gpu.memory_bytes * (1.0 - self.memory_margin_ratio)
+
+
+class Moment(StrEnum):
+    """Seconds of a stage other than its duration, for stages that overlap with others."""
+
+    LONGEST_RESPONSE = "longest response"
+    """Streaming rollout: from the first to the last token of the longest response of a batch. The duration of a
+    streaming rollout is how long engines are busy per batch."""
+    HALF_LEFT = "half left"
+    """Rollout: until at most half of the responses still run."""
+    FIFTH_LEFT = "fifth left"
+    TENTH_LEFT = "tenth left"
+    GATHERED = "tail gathered"
+    """Rollout: until the last fifth of the responses has been moved to a quarter of the engines."""
+    GATHERED_END = "gathered tail ended"
+    LAST_HALF = "last half"
+    """Forward pass: over the last half of the responses; each rank has at least one."""
+    LAST_FIFTH = "last fifth"
+    LAST_TENTH = "last tenth"
+    WITHOUT_BUBBLE = "without bubble"
+    """Update: without waiting in the pipeline."""
+
+
+ROLLOUT_MOMENTS = frozenset(
+    {Moment.HALF_LEFT, Moment.FIFTH_LEFT, Moment.TENTH_LEFT, Moment.GATHERED, Moment.GATHERED_END}
+)
+"""Moments at which assessors can go on with finished responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +99,10 @@ class EngineJob:
     receives_weights: bool
     """True for the rollout engine; a judge keeps its weights."""
     lora_rank: int | None
+    moments: frozenset[Moment] = frozenset()
+    """Moments to price beside the duration."""
+    streamed_batches: int | None = None
+    """Streaming: how many batches may be in flight at a time; None where a batch ends before the next one begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +123,9 @@ class StageCost:
     """Instants of which `memory_terms` holds the worst of each row."""
     instant_index: BoolArray | None = None
     """For each row: False takes the first of two `instants`, True the second."""
+    remaining_s: Mapping[Moment, FloatArray] = field(default_factory=dict)
+    """Seconds of the stage's kernels after the moments that the job asked for; negative for moments that lie after the
+    end of `time_terms`."""
 
     def instant_at(self, row: int) -> str:
         """The worst instant of one row."""

@@ -1,7 +1,7 @@
 """Lower bounds of all structures at once.
 
-A unit is a structure with one order. Its makespan is the maximum over paths of the sum over workers of the worker's
-own seconds on that path, so with every worker's fastest option per size (memory of co-residents counted at its
+A unit is a structure with one timing. Its iteration time is the maximum over rows of the sum over workers of what the
+worker contributes to that row, so with every worker's fastest option per size (memory of co-residents counted at its
 least) any upper limits on the group sizes give a lower bound. Fewer GPUs never help a bound, which makes *shaving*
 possible: the smallest size of each block with which the unit can still beat the incumbent.
 """
@@ -9,25 +9,14 @@ possible: the smallest size of each block with which the unit can still beat the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
-from planner.domain.stages import StageGraph, StageName, WorkerName
+from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import BoolArray, FloatArray, IntArray
-from planner.search.orders import Order, OrderBook
 from planner.search.problem import SLACK_BYTES, OptionTable, SearchProblem
-from planner.search.structures import Structure
-
-
-class Sync(IntEnum):
-    """Which share of the weight sync a worker pays."""
-
-    NONE = 0
-    COLOCATED = 1
-    DISAGGREGATED = 2
-    CROSS_POOL = 3
+from planner.search.timing import Part
+from planner.search.units import Context, Frame, Sync, Unit
 
 
 def sync_share_s(table: OptionTable, sync: Sync) -> FloatArray:
@@ -42,27 +31,14 @@ def sync_share_s(table: OptionTable, sync: Sync) -> FloatArray:
     return by_kind[sync]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """All about a worker's surroundings that decides which of its options can work at all. `groups` are the sets of
-    co-residents (bit sets over workers), one per memory group that the worker is part of."""
-
-    worker: int
-    pool: int
-    sync: Sync
-    groups: tuple[int, ...]
-
-    def without_mates(self) -> Context:
-        return Context(worker=self.worker, pool=self.pool, sync=self.sync, groups=(0,))
-
-
 class Tables:
     """Option tables as arrays indexed by (worker, pool), with what contexts and paths need of them."""
 
-    def __init__(self, problem: SearchProblem) -> None:
+    def __init__(self, problem: SearchProblem, frame: Frame) -> None:
         self.problem = problem
-        self.graph: StageGraph = problem.graph
-        self.workers: tuple[WorkerName, ...] = tuple(worker.name for worker in problem.graph.workers)
+        self.frame = frame
+        self.workers: tuple[WorkerName, ...] = frame.workers
+        self.syncs = frame.syncs
         self.pools = problem.pools
         self.table: dict[tuple[int, int], OptionTable] = {}
         for w, worker in enumerate(problem.graph.workers):
@@ -70,16 +46,11 @@ class Tables:
                 table = problem.table(worker.name, pool.name)
                 if table is not None and len(table):
                     self.table[w, p] = table
-        self.components: list[tuple[StageName, ...]] = [worker.stages for worker in problem.graph.workers]
-        """Per worker the stages whose seconds it contributes; the sync share comes after them."""
-        has_sync = problem.graph.has_stage(StageName.WEIGHT_SYNC)
-        synced = problem.graph.workers_of(StageName.WEIGHT_SYNC) if has_sync else ()
-        self.syncs: list[bool] = [name in synced for name in self.workers]
         sizes = {int(n) for table in self.table.values() for n in table.num_gpus}
         self.sizes: IntArray = np.array(sorted(sizes), dtype=np.int64)
         self.order: dict[tuple[int, int], IntArray] = {}
         """Rows by ascending size."""
-        self._subset: dict[tuple[int, int, Sync], FloatArray] = {}
+        self._combined: dict[tuple[int, int, Sync], FloatArray] = {}
         self._rows: dict[Context, BoolArray] = {}
         self._fastest: dict[Context, FloatArray] = {}
         for key, table in self.table.items():
@@ -94,24 +65,19 @@ class Tables:
             for key, t in self.table.items()
         }
 
-    @property
-    def num_masks(self) -> int:
-        """Subsets of the components of the worker that has most."""
-        return 1 << (1 + max(len(stages) for stages in self.components))
-
-    def subset_times(self, worker: int, pool: int, sync: Sync) -> FloatArray:
-        """Seconds of every subset of components, shape (2**num_components, num_options)."""
+    def row_times(self, worker: int, pool: int, sync: Sync) -> FloatArray:
+        """Seconds of every combination of a worker's columns, shape (num_combinations, num_options)."""
         key = (worker, pool, sync)
-        if key not in self._subset:
+        if key not in self._combined:
             table = self.table[worker, pool]
-            share = sync_share_s(table, sync) if self.syncs[worker] else np.zeros(len(table))
-            by_stage = {stage: table.stage_time_s[i] for i, stage in enumerate(table.stages)}
-            parts = [by_stage[stage] for stage in self.components[worker]] + [share]
-            sums = np.zeros((1 << len(parts), len(table)))
-            for bit, part in enumerate(parts):
-                sums[1 << bit : 2 << bit] = sums[: 1 << bit] + part
-            self._subset[key] = sums
-        return self._subset[key]
+            known: dict[Part, FloatArray] = {
+                (stage, None): table.stage_time_s[i] for i, stage in enumerate(table.stages)
+            }
+            known |= {part: table.moment_s[i] for i, part in enumerate(table.moments)}
+            known[StageName.WEIGHT_SYNC, None] = sync_share_s(table, sync)
+            columns = np.array([known[part] for part in self.frame.columns[worker]])
+            self._combined[key] = self.frame.combinations(worker) @ columns
+        return self._combined[key]
 
     def rows(self, context: Context) -> BoolArray:
         """Options that fit beside the least demanding options of their co-residents."""
@@ -138,125 +104,22 @@ class Tables:
         return result
 
     def fastest(self, context: Context) -> FloatArray:
-        """Least seconds per subset of components with at most so many GPUs; shape (num_masks, num_sizes + 1).
+        """Least seconds per combination with at most so many GPUs; shape (num_combinations, num_sizes + 1).
 
         Column k allows sizes up to `sizes[k - 1]`; infinite where nothing fits, as in column 0.
         """
         if context not in self._fastest:
             key = (context.worker, context.pool)
             order = self.order[key]
-            times = self.subset_times(context.worker, context.pool, context.sync)[:, order]
+            times = self.row_times(context.worker, context.pool, context.sync)[:, order]
             times = np.where(self.rows(context)[order], times, np.inf)
             size = np.searchsorted(self.sizes, self.table[key].num_gpus[order])
             starts = np.flatnonzero(np.r_[True, np.diff(size) != 0])
-            result = np.full((self.num_masks, self.sizes.size + 1), np.inf)
+            result = np.full((self.frame.num_combinations, self.sizes.size + 1), np.inf)
             result[: times.shape[0], size[starts] + 1] = np.minimum.reduceat(times, starts, axis=1)
             np.minimum.accumulate(result, axis=1, out=result)
             self._fastest[context] = result
         return self._fastest[context]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """A structure with one order, in indices. `slot[w]` numbers the worker's block within the unit, -1 for workers
-    on the whole pool; `slot_pool[s]` is the pool of block s; `groups` are the memory groups as (pool, workers)."""
-
-    structure: Structure
-    order: Order
-    contexts: tuple[Context, ...]
-    slot: tuple[int, ...]
-    slot_pool: tuple[int, ...]
-    groups: tuple[tuple[int, tuple[int, ...]], ...]
-    masks: IntArray
-    """Components of each worker on each path, shape (num_paths, num_workers)."""
-    host_s: FloatArray
-    """Seconds of host stages on each path."""
-
-    @property
-    def num_slots(self) -> int:
-        return len(self.slot_pool)
-
-
-class UnitBuilder:
-    """Turns structures into units; keeps what repeats."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self._book = OrderBook(tables.graph)
-        self._position = {name: i for i, name in enumerate(tables.workers)}
-        self._pool_position = {pool.name: i for i, pool in enumerate(tables.pools)}
-        self._masks: dict[tuple[int, ...], tuple[IntArray, FloatArray]] = {}
-
-    def units(self, structure: Structure) -> list[Unit]:
-        """One unit per undominated order."""
-        num = len(self._tables.workers)
-        slot, pool_of = [-1] * num, [0] * num
-        slot_pool: list[int] = []
-        mates: list[list[int]] = [[] for _ in range(num)]
-        groups: list[tuple[int, tuple[int, ...]]] = []
-        for item in structure.pools:
-            pool = self._pool_position[item.pool]
-            for block in item.blocks:
-                members = tuple(self._position[name] for name in block + item.whole)
-                bits = sum(1 << w for w in members)
-                groups.append((pool, members))
-                for w in members:
-                    pool_of[w] = pool
-                    mates[w].append(bits & ~(1 << w))
-                for w in members[: len(block)]:
-                    slot[w] = len(slot_pool)
-                slot_pool.append(pool)
-        sync = self._sync(structure)
-        contexts = tuple(
-            Context(
-                worker=w,
-                pool=pool_of[w],
-                sync=sync if self._tables.syncs[w] else Sync.NONE,
-                groups=tuple(sorted(set(mates[w]))),
-            )
-            for w in range(num)
-        )
-        units = []
-        for order in self._book.orders(structure):
-            masks, host_s = self._path_masks(order)
-            units.append(
-                Unit(
-                    structure=structure,
-                    order=order,
-                    contexts=contexts,
-                    slot=tuple(slot),
-                    slot_pool=tuple(slot_pool),
-                    groups=tuple(groups),
-                    masks=masks,
-                    host_s=host_s,
-                )
-            )
-        return units
-
-    def _sync(self, structure: Structure) -> Sync:
-        pair = [name for name, takes_part in zip(self._tables.workers, self._tables.syncs, strict=True) if takes_part]
-        if len(pair) == 2 and structure.overlap(*pair):
-            return Sync.COLOCATED
-        if len(pair) == 2 and structure.pool_of(pair[0]) != structure.pool_of(pair[1]):
-            return Sync.CROSS_POOL
-        return Sync.DISAGGREGATED
-
-    def _path_masks(self, order: Order) -> tuple[IntArray, FloatArray]:
-        if order.paths not in self._masks:
-            tables = self._tables
-            names = [stage.name for stage in tables.graph.stages]
-            host = dict(tables.problem.host_stage_s)
-            masks = np.zeros((len(order.paths), len(tables.workers)), dtype=np.int64)
-            host_s = np.zeros(len(order.paths))
-            for p, path in enumerate(order.paths):
-                on_path = {name for i, name in enumerate(names) if path >> i & 1}
-                host_s[p] = sum(host[name] for name in names if name in on_path and name in host)
-                for w, components in enumerate(tables.components):
-                    masks[p, w] = sum(1 << bit for bit, stage in enumerate(components) if stage in on_path)
-                    if tables.syncs[w] and StageName.WEIGHT_SYNC in on_path:
-                        masks[p, w] |= 1 << len(components)
-            self._masks[order.paths] = masks, host_s
-        return self._masks[order.paths]
 
 
 class UnitArrays:
@@ -270,7 +133,7 @@ class UnitArrays:
         surroundings = [tuple(c.without_mates() if alone else c for c in unit.contexts) for unit in units]
         contexts = {c: i for i, c in enumerate(dict.fromkeys(c for item in surroundings for c in item))}
         self.fastest = np.array([tables.fastest(context) for context in contexts]).reshape(
-            len(contexts), tables.num_masks, tables.sizes.size + 1
+            len(contexts), tables.frame.num_combinations, tables.sizes.size + 1
         )
         self.context = np.array([[contexts[c] for c in item] for item in surroundings], dtype=np.int64).reshape(
             num, num_workers

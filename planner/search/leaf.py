@@ -13,9 +13,10 @@ from typing import Self
 import numpy as np
 
 from planner.domain.strategy import BoolArray, FloatArray, IntArray
-from planner.search.bounds import Tables, Unit
+from planner.search.bounds import Tables
 from planner.search.options import pareto_rows
 from planner.search.problem import SLACK_BYTES
+from planner.search.units import Unit
 
 _FIRST_CHUNK_PAIRS = 2_000
 _MAX_CHUNK_PAIRS = 400_000
@@ -101,7 +102,7 @@ def build_leaf(
         table = tables.table[w, context.pool]
         limit = high[unit.slot[w]] if unit.slot[w] >= 0 else capacity[context.pool]
         rows = np.flatnonzero(tables.rows(context) & (table.num_gpus <= limit))
-        times = tables.subset_times(w, context.pool, context.sync)
+        times = tables.row_times(w, context.pool, context.sync)
         options.append(
             WorkerOptions(
                 rows=rows,

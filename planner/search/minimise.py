@@ -11,11 +11,12 @@ from itertools import product
 import numpy as np
 
 from planner.domain.strategy import IntArray
-from planner.search.bounds import Tables, Unit, UnitArrays, UnitBounds, UnitBuilder
+from planner.search.bounds import Tables, UnitArrays, UnitBounds
 from planner.search.integer import IntegerProblem, IntegerResult, discretise
 from planner.search.leaf import LeafProblem, LeafResult, build_leaf, enumerate_leaf, without_dominated
 from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
 from planner.search.structures import enumerate_structures
+from planner.search.units import Frame, Unit, UnitBuilder
 
 _DIVE_UNITS = 12
 _DIVE_RATIOS = (1.01, 1.05, 1.15, 1.4, 2.0, 4.0, np.inf)
@@ -59,25 +60,28 @@ class Minimum:
 
 
 class UnitSpace:
-    """All structures and orders of a problem. They depend on its graph, pools and rules only, so problems that differ
-    in their options share one."""
+    """All structures and timings of a problem. They depend on its graph, pools, rules and execution only, so problems
+    that differ in their options share one."""
 
-    def __init__(self, tables: Tables, options: Sequence[OptionTable]) -> None:
-        problem = tables.problem
-        builder = UnitBuilder(tables)
+    def __init__(self, problem: SearchProblem, options: Sequence[OptionTable]) -> None:
+        self.frame = Frame(problem.graph, problem.execution)
+        pools = [pool.name for pool in problem.pools]
+        builder = UnitBuilder(self.frame, pools, dict(problem.host_stage_s), problem.host_least_s)
         available = {(table.worker, table.pool) for table in options if len(table)}
-        names = [[pool.name for pool in problem.pools if (worker, pool.name) in available] for worker in tables.workers]
+        workers = self.frame.workers
+        names = [[pool for pool in pools if (worker, pool) in available] for worker in workers]
         self.num_structures = 0
         self.num_excluded: dict[str, int] = {}
         self.units: list[Unit] = []
         exclude = problem.structure_filter
-        for structure in enumerate_structures(product(*names), tables.workers, nested_single=problem.equal_size):
+        for structure in enumerate_structures(product(*names), workers, nested_single=problem.equal_size):
             reason = exclude(structure) if exclude is not None else None
-            if reason is None:
-                self.num_structures += 1
-                self.units += builder.units(structure)
-            else:
+            if reason is not None:
                 self.num_excluded[reason] = self.num_excluded.get(reason, 0) + 1
+                continue
+            units = builder.units(structure)
+            self.units += units
+            self.num_structures += bool(units)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +102,7 @@ class TimeSearch:
         self.limits = limits
         self.progress = progress
         self.clock = progress.clock
-        self.tables = Tables(problem)
+        self.tables = Tables(problem, space.frame)
         places = self.tables.table
         self.units = [u for u in space.units if all((w, c.pool) in places for w, c in enumerate(u.contexts))]
         self._relaxed: UnitArrays | None = None

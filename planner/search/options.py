@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.cost.terms import Terms, total
-from planner.cost.worker import WorkerCosts
-from planner.domain.strategy import BoolArray, FloatArray, IntArray
+from planner.cost.worker import Moment, WorkerCosts
+from planner.domain.strategy import BoolArray, FloatArray, IntArray, TrainerTable
 from planner.search.problem import SLACK_BYTES, OptionTable, SearchPool
+from planner.search.timing import LAST_SHARE, Part
 
 _BLOCK_ROWS = 64
 _NUM_BINS = 128
@@ -46,11 +47,14 @@ def build_options(
     first_row: int = 0,
     cross_pool_sync: Terms | None = None,
     whole_groups: bool = False,
+    moments: tuple[Part, ...] = (),
+    num_sequences: float = 1.0,
 ) -> tuple[OptionTable, OptionCounts]:
     """The legal candidates that fit alone on their GPUs; `row` counts from `first_row`.
 
     `cross_pool_sync` are the sync terms over the link between pools; None: as within the pool. With `whole_groups` a
-    worker must use all GPUs of its group.
+    worker must use all GPUs of its group. `moments` are those that the rows of the execution need,
+    `num_sequences` what forward passes work on.
 
     Nothing is pruned here.
     """
@@ -75,6 +79,7 @@ def build_options(
     finite = np.isfinite(times).all(axis=0)
     legal = legal & finite & fits_pool
     keep = legal & fits_gpu & fits_host
+    moment_s = np.array([_moment_s(costs, part, num_sequences) for part in moments]).reshape(len(moments), num)
     table = OptionTable(
         worker=costs.worker,
         pool=pool.name,
@@ -89,6 +94,10 @@ def build_options(
         idle_bytes=summed(costs.idle_terms)[keep],
         host_bytes=host[keep],
         row=np.flatnonzero(keep).astype(np.int64) + first_row,
+        moments=moments,
+        moment_s=np.array([_moment_s(costs, part, num_sequences) for part in moments]).reshape(len(moments), num)[
+            :, keep
+        ],
     )
     counts = OptionCounts(
         num_candidates=num,
@@ -99,6 +108,23 @@ def build_options(
         min_host_bytes=float(np.min(host[legal], initial=np.inf)),
     )
     return table, counts
+
+
+def _moment_s(costs: WorkerCosts, part: Part, num_sequences: float) -> FloatArray:
+    """Seconds of a moment of a stage, shape (num_candidates,)."""
+    name, moment = part
+    stage = next(item for item in costs.stages if item.stage is name)
+    whole = total(stage.time_terms)
+    assert moment is not None
+    if moment in LAST_SHARE:
+        assert isinstance(costs.strategies, TrainerTable)
+        # However few responses are left, each rank that has one works on at least one.
+        least = costs.strategies.dp / num_sequences
+        lasting: FloatArray = whole * np.minimum(1.0, np.maximum(LAST_SHARE[moment], least))
+        return lasting
+    if moment is Moment.WITHOUT_BUBBLE:
+        return whole - stage.time_terms["pp_bubble"]
+    return whole - stage.remaining_s[moment]
 
 
 def merge(tables: Sequence[OptionTable]) -> OptionTable:
@@ -118,6 +144,8 @@ def merge(tables: Sequence[OptionTable]) -> OptionTable:
         idle_bytes=np.concatenate([t.idle_bytes for t in tables]),
         host_bytes=np.concatenate([t.host_bytes for t in tables]),
         row=np.concatenate([t.row for t in tables]),
+        moments=first.moments,
+        moment_s=np.concatenate([t.moment_s for t in tables], axis=1) if first.moments else first.moment_s,
     )
 
 
@@ -137,6 +165,8 @@ def take(table: OptionTable, rows: IntArray | BoolArray | slice) -> OptionTable:
         idle_bytes=table.idle_bytes[rows],
         host_bytes=table.host_bytes[rows],
         row=table.row[rows],
+        moments=table.moments,
+        moment_s=table.moment_s[:, rows] if table.moments else table.moment_s,
     )
 
 
@@ -148,6 +178,7 @@ def prune(table: OptionTable, *, across_sizes: bool = True) -> OptionTable:
     columns = np.vstack(
         [
             table.stage_time_s,
+            *table.moment_s,
             table.sync_colocated_s,
             table.sync_disaggregated_s,
             table.sync_cross_pool_s,

@@ -8,11 +8,15 @@ whose paths cover another order's paths are dropped: durations are not negative,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from planner.domain.stages import StageGraph, StageName
 from planner.search.structures import Structure
+
+Arc = tuple[StageName, StageName]
+"""(before, after)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +24,7 @@ class Order:
     """`arcs` are the chosen directions (before, after); `paths` are bit sets over `graph.stages`, maximal paths
     only, none contained in another."""
 
-    arcs: tuple[tuple[StageName, StageName], ...]
+    arcs: tuple[Arc, ...]
     paths: tuple[int, ...]
 
 
@@ -45,6 +49,21 @@ class OrderBook:
             if not reach[i] >> j & 1 and not reach[j] >> i & 1 and occupied[i] and occupied[j]
         ]
         self._cache: dict[tuple[bool, ...], tuple[Order, ...]] = {}
+
+    @property
+    def open_pairs(self) -> list[Arc]:
+        """Pairs of stages on GPUs between which the graph leaves the order open."""
+        return [(self._names[i], self._names[j]) for i, j, _ in self._open]
+
+    def conflicts(self, structure: Structure) -> list[Arc]:
+        """Open pairs that share GPUs in a structure."""
+        places = structure.places()
+        place = [places[worker.name] for worker in self._graph.workers]
+        return [
+            (self._names[i], self._names[j])
+            for i, j, pairs in self._open
+            if any(_meet(place[a], place[b]) for a, b in pairs)
+        ]
 
     def orders(self, structure: Structure) -> tuple[Order, ...]:
         """Undominated orders of a structure, at least one."""
@@ -87,6 +106,38 @@ class OrderBook:
             Order(arcs=tuple((names[a], names[b]) for a, b in found[paths]), paths=tuple(sorted(paths)))
             for paths in sorted(kept, key=sorted)
         )
+
+
+def maximal_paths(names: Sequence[StageName], edges: Iterable[Arc]) -> tuple[int, ...]:
+    """Bit sets over `names` of the paths from sources to sinks, without those contained in another; sorted."""
+    index = {name: i for i, name in enumerate(names)}
+    return tuple(sorted(_maximal_paths(len(names), [(index[a], index[b]) for a, b in edges])))
+
+
+def orientations(names: Sequence[StageName], edges: Sequence[Arc], pairs: Sequence[Arc]) -> Iterator[tuple[Arc, ...]]:
+    """All ways to order each of `pairs` that make no cycle with `edges`."""
+    index = {name: i for i, name in enumerate(names)}
+
+    def extend(depth: int, reach: list[int], arcs: tuple[Arc, ...]) -> Iterator[tuple[Arc, ...]]:
+        if depth == len(pairs):
+            yield arcs
+            return
+        for before, after in (pairs[depth], pairs[depth][::-1]):
+            if not reach[index[after]] >> index[before] & 1:
+                longer = _add_arc(reach, index[before], index[after])
+                yield from extend(depth + 1, longer, (*arcs, (before, after)))
+
+    yield from extend(0, _closure(len(names), [(index[a], index[b]) for a, b in edges]), ())
+
+
+def sequence(names: Sequence[StageName], edges: Iterable[Arc]) -> list[StageName]:
+    """A topological order; of the stages that are ready, the first of `names` goes first."""
+    left, result, pairs = list(names), [], list(edges)
+    while left:
+        name = next(n for n in left if not any(b is n and a in left for a, b in pairs))
+        left.remove(name)
+        result.append(name)
+    return result
 
 
 def _meet(first: tuple[str, int], second: tuple[str, int]) -> bool:

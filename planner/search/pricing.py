@@ -12,6 +12,7 @@ from planner.cost.step_losses import with_step_losses
 from planner.cost.terms import Terms
 from planner.cost.training import price_trainer
 from planner.cost.worker import Site, WorkerCosts
+from planner.domain.execution import IN_STEP, Execution
 from planner.domain.framework import (
     ONE_BACKEND_WORKERS,
     FrameworkRules,
@@ -28,6 +29,7 @@ from planner.search.candidates import chunks, enumerate_rollout, enumerate_train
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
 from planner.search.options import OptionCounts, build_options, merge, prune, prune_within
 from planner.search.problem import OptionTable, SearchPool
+from planner.search.timing import moments_of
 
 PRICED_AND_REJECTED = ("cannot run on these GPUs", "more GPU memory than usable", "more host RAM than a node has")
 """Reasons that only pricing finds; all others are known before."""
@@ -45,6 +47,7 @@ class PricingInputs:
     """Slowest link between pools per GPU, NICs included; None for a single pool."""
     across_sizes: bool
     """Prune across group sizes (not when co-located workers must have equal sizes)."""
+    execution: Execution = IN_STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,7 @@ def search_pool(pool: Pool, inputs: PricingInputs) -> SearchPool:
 def price_table(worker: Worker, table: StrategyTable, site: Site, inputs: PricingInputs) -> WorkerCosts:
     """Costs of given strategies of a worker: the one way in which anything is priced."""
     if isinstance(table, RolloutTable):
-        costs = price_engine(engine_job(inputs.workload, worker), table, site)
+        costs = price_engine(engine_job(inputs.workload, worker, inputs.execution), table, site)
     else:
         costs = price_trainer(trainer_job(inputs.workload, inputs.graph, worker), table, site)
     return with_step_losses(costs, site, inputs.workload.num_generated)
@@ -110,7 +113,7 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWor
     is_engine = worker.kind is StageKind.GENERATION
     precision = inputs.workload.rollout_precision if is_engine else inputs.workload.train_precision
     if not pool.node.gpu.supports(precision):
-        return _without_options(worker, pool, candidates, f"{pool.node.gpu.name} has no {precision.value}")
+        return _without_options(worker, pool, candidates, inputs, f"{pool.node.gpu.name} has no {precision.value}")
     site, limits = site_of(pool, inputs), search_pool(pool, inputs)
     tables: list[OptionTable] = []
     counts: list[OptionCounts] = []
@@ -119,13 +122,19 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWor
         costs = price_table(worker, chunk, site, inputs)
         across = cross_pool_sync(worker, pool, chunk, inputs)
         options, count = build_options(
-            costs, limits, first_row=rows.start, cross_pool_sync=across, whole_groups=not inputs.across_sizes
+            costs,
+            limits,
+            first_row=rows.start,
+            cross_pool_sync=across,
+            whole_groups=not inputs.across_sizes,
+            moments=moments_of(inputs.execution, worker),
+            num_sequences=inputs.workload.num_samples,
         )
         tables.append(_prune(options, candidates, worker, inputs))
         counts.append(count)
     if not tables:
         costs = price_table(worker, candidates, site, inputs)
-        options, count = build_options(costs, limits)
+        options, count = build_options(costs, limits, moments=moments_of(inputs.execution, worker))
         tables, counts = [options], [count]
     by_reason = dict(rejected)
     unfit = (
@@ -147,15 +156,19 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWor
     )
 
 
-def _without_options(worker: Worker, pool: Pool, candidates: StrategyTable, reason: str) -> PricedWorker:
+def _without_options(
+    worker: Worker, pool: Pool, candidates: StrategyTable, inputs: PricingInputs, reason: str
+) -> PricedWorker:
     """A worker that cannot run on the GPUs of a pool at all."""
     none = np.zeros(0)
     rows = np.zeros(0, dtype=np.int64)
+    moments = moments_of(inputs.execution, worker)
     options = OptionTable(
         worker=worker.name, pool=pool.name, stages=worker.stages, num_gpus=rows,
         stage_time_s=np.zeros((len(worker.stages), 0)), sync_colocated_s=none, sync_disaggregated_s=none,
         sync_cross_pool_s=none,
         active_bytes=none, sync_bytes=none, idle_bytes=none, host_bytes=none, row=rows,
+        moments=moments, moment_s=np.zeros((len(moments), 0)),
     )  # fmt: skip
     return PricedWorker(
         worker=worker, pool=pool, candidates=candidates.take(rows), options=options,
@@ -171,7 +184,12 @@ def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
     costs = price_table(item.worker, candidates, site_of(item.pool, inputs), inputs)
     across = cross_pool_sync(item.worker, item.pool, candidates, inputs)
     options, _ = build_options(
-        costs, search_pool(item.pool, inputs), cross_pool_sync=across, whole_groups=not inputs.across_sizes
+        costs,
+        search_pool(item.pool, inputs),
+        cross_pool_sync=across,
+        whole_groups=not inputs.across_sizes,
+        moments=moments_of(inputs.execution, item.worker),
+        num_sequences=inputs.workload.num_samples,
     )
     return replace(item, candidates=candidates, options=options)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
 
+from planner.domain.execution import IN_STEP, Execution
 from planner.domain.plan import Objective
 from planner.domain.stages import StageGraph, StageName, WorkerName
 from planner.domain.strategy import FloatArray, IntArray
 from planner.search.structures import StructureFilter
+from planner.search.timing import Part
 
 SLACK_BYTES = 1.0
 """Memory sums of floats are compared with one byte of slack, so that an exact fit is not lost to rounding."""
@@ -89,6 +91,9 @@ class OptionTable:
     idle_bytes: FloatArray
     host_bytes: FloatArray
     row: IntArray
+    moments: tuple[Part, ...] = ()
+    moment_s: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    """Seconds of `moments`, shape (num_moments, num_options)."""
 
     def __len__(self) -> int:
         return int(self.num_gpus.shape[0])
@@ -107,8 +112,11 @@ class SearchProblem:
     pools: tuple[SearchPool, ...]
     options: tuple[OptionTable, ...]
     host_stage_s: tuple[tuple[StageName, float], ...] = ()
+    host_least_s: float = 0.0
+    """Seconds that any part of a host stage takes at least."""
     structure_filter: StructureFilter | None = None
     equal_size: bool = False
+    execution: Execution = IN_STEP
 
     def __post_init__(self) -> None:
         for pool in self.pools:

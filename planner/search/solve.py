@@ -12,7 +12,7 @@ from planner.domain.plan import Objective, ScheduledStage, Status
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import IntArray
 from planner.search import schedule
-from planner.search.bounds import Tables, sync_share_s
+from planner.search.bounds import sync_share_s
 from planner.search.capacity import NEVER, CapacitySearch, Goal, Key
 from planner.search.minimise import Clock, Found, Progress, TimeSearch, UnitSpace
 from planner.search.polish import polish
@@ -191,7 +191,7 @@ class _Union:
         self.limits = limits
         self.progress = Progress(clock=Clock(limits.time_limit_s))
         options = [table for problem in problems for table in problem.options]
-        self.space = UnitSpace(Tables(problems[0]), options)
+        self.space = UnitSpace(problems[0], options)
         self.best: _Best | None = None
         self.bound: Key = NEVER
 
@@ -343,7 +343,7 @@ def build_solution(search: TimeSearch, capacities: CapacitySearch, found: Found)
         structure=found.unit.structure,
         groups=groups,
         choices=tuple(choices),
-        order=found.unit.order.arcs,
+        order=found.unit.timing.arcs,
         schedule=items,
         time_s=time_s,
         num_gpus=int(used.sum()),
@@ -402,7 +402,7 @@ def _schedule(
         for block in groups
         if whole.is_whole and not block.is_whole and whole.pool == block.pool
     ]
-    return schedule.evaluate(problem.graph, duration_s, places, found.unit.order.arcs, nested)
+    return schedule.evaluate(problem.graph, duration_s, places, found.unit.timing.arcs, nested)
 
 
 def _alternatives(

@@ -10,7 +10,6 @@ import pytest
 
 from planner.domain.plan import Objective, Status
 from planner.domain.stages import WorkerName
-from planner.search.bounds import Tables
 from planner.search.integer import discretise
 from planner.search.leaf import build_leaf, enumerate_leaf, without_dominated
 from planner.search.minimise import Clock, Progress, TimeSearch, UnitSpace
@@ -115,7 +114,7 @@ def test_enumeration_cpsat_and_ilp_agree_on_every_structure(chunk: int) -> None:
     compared = 0
     for seed in range(5000 + 5 * chunk, 5005 + 5 * chunk):
         problem = make(seed)
-        space = UnitSpace(Tables(problem), problem.options)
+        space = UnitSpace(problem, problem.options)
         search = TimeSearch(problem, SearchLimits(), space, Progress(clock=Clock(60.0)))
         capacity = np.array([pool.num_gpus for pool in problem.pools])
         bounds = search.bounds(capacity, math.inf)

@@ -1,0 +1,468 @@
+"""Iteration time as the largest of a few weighted sums of stage seconds: one form for every way to overlap stages.
+
+A *timing* of a structure says in which order stages that share GPUs run, and which sums (rows) the iteration time is
+the maximum of:
+
+- synchronous: each path through stages, dependencies and order, as one sum;
+- asynchronous: the cycles of the recurrence that relates the batches to each other, each divided by the number of
+  batches that it spans (max-plus cycle ratio, Karp 1978). The trainer's device groups finish a batch before they
+  start the next one; the rollout runs ahead by up to the staleness;
+- fused: paths in which an assessor has only the last share of its work left when the rollout ends.
+
+Everything above (bounds, enumeration, CP-SAT, ILP) sees rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+from planner.cost.worker import Moment
+from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName
+from planner.search.orders import Arc, Order, OrderBook, maximal_paths, orientations, sequence
+from planner.search.structures import Structure
+
+Part = tuple[StageName, Moment | None]
+"""A stage's duration, or another of its moments."""
+Row = tuple[tuple[Part, float], ...]
+"""Coefficients of a sum, sorted by part."""
+
+LUMPS: tuple[tuple[Moment | None, Moment | None], ...] = (
+    (Moment.HALF_LEFT, None),
+    (Moment.FIFTH_LEFT, Moment.LAST_HALF),
+    (Moment.TENTH_LEFT, Moment.LAST_FIFTH),
+    (None, Moment.LAST_TENTH),
+)
+"""Responses reach an assessor in four lumps: from the moment of the rollout when at most so many are left, it still
+has to work on what had not been finished at the moment before."""
+LAST_SHARE = {Moment.LAST_HALF: 0.5, Moment.LAST_FIFTH: 0.2, Moment.LAST_TENTH: 0.1}
+"""Share of an assessor's work in each of its moments."""
+GATHERED_FREE_RATIO = 0.75
+"""Share of the GPUs that is free for an assessor once the tail has been gathered on the rest."""
+GATHERED_LEFT_RATIO = 0.2
+"""Share of the responses that still run when the tail is gathered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """Where the weight sync interrupts the engines' device group: before it come the first `num_before` stages of that
+    group (in the order of a batch) of the batch that is `num_batches` ahead of the one that was trained."""
+
+    num_batches: int
+    num_before: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """`arcs` are the chosen directions (before, after) of stages that share GPUs; the iteration takes the largest of
+    `rows`. `lead` is None for synchronous plans and for streaming engines, which are not interrupted."""
+
+    arcs: tuple[Arc, ...]
+    rows: tuple[Row, ...]
+    lead: Lead | None = None
+    gathers: bool = False
+    """The tail of the rollout is gathered on a quarter of the engines."""
+    fusions: tuple[Fusion, ...] = ()
+
+
+def moments_of(execution: Execution, worker: Worker) -> tuple[Part, ...]:
+    """Moments that rows of this execution need of a worker, beside the durations of its stages."""
+    parts: list[Part] = []
+    is_engine = worker.name is WorkerName.ROLLOUT_ENGINE
+    if is_engine and execution.mode is ExecutionMode.STREAMING:
+        parts.append((StageName.ROLLOUT, Moment.LONGEST_RESPONSE))
+    if Fusion.INTER_STAGE in execution.fusions:
+        if is_engine:
+            lumps = [first for first, _ in LUMPS if first is not None]
+            parts += [(StageName.ROLLOUT, moment) for moment in (*lumps, Moment.GATHERED, Moment.GATHERED_END)]
+        elif worker.kind is not StageKind.GENERATION:
+            rest = [second for _, second in LUMPS if second is not None]
+            parts += [(stage, moment) for stage in worker.stages if stage in ASSESSING for moment in rest]
+    if Fusion.INTRA_STAGE in execution.fusions:
+        parts += [(stage, Moment.WITHOUT_BUBBLE) for stage in worker.stages if stage in UPDATES]
+    return tuple(parts)
+
+
+ASSESSING = frozenset({StageName.REWARD, StageName.REFERENCE_LOGPROB, StageName.OLD_LOGPROB, StageName.CRITIC_VALUE})
+"""Stages that look at one finished response at a time."""
+UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE)
+
+
+class TimingBook:
+    """Timings of structures under one execution; they depend on which workers meet, so they are made once per
+    pattern."""
+
+    def __init__(self, graph: StageGraph, execution: Execution) -> None:
+        self._graph = graph
+        self._execution = execution
+        self._names = [stage.name for stage in graph.stages]
+        self._book = OrderBook(graph)
+        self._cache: dict[tuple[object, ...], tuple[Timing, ...]] = {}
+
+    def timings(self, structure: Structure) -> tuple[Timing, ...]:
+        """Undominated timings of a structure; none where this execution is not for it."""
+        cliques = self._cliques(structure)
+        key = (tuple(cliques), tuple(self._engine_group(structure)))
+        if key not in self._cache:
+            self._cache[key] = tuple(self._make(structure, cliques))
+        return self._cache[key]
+
+    def _make(self, structure: Structure, cliques: list[tuple[StageName, ...]]) -> list[Timing]:
+        execution = self._execution
+        if execution.is_asynchronous:
+            return self._asynchronous(structure, cliques)
+        result = []
+        for order in self._orders(structure):
+            plain = Timing(arcs=order.arcs, rows=_path_rows(self._names, order.paths))
+            result += [self._fused(structure, order, plain, gather) for gather in self._fusion_kinds(structure)]
+        return _undominated(result)
+
+    # ------------------------------------------------------------------------------------------ orders
+
+    def _orders(self, structure: Structure) -> tuple[Order, ...]:
+        policy = self._execution.policy
+        if policy is SchedulingPolicy.PLANNED:
+            return self._book.orders(structure)
+        conflicts = self._book.conflicts(structure)
+        if policy is SchedulingPolicy.FIFO:
+            arcs = tuple(self._first_ready(a, b) for a, b in conflicts)
+        else:
+            program = self._program_order()
+            arcs = tuple(pair for pair in pairwise(program) if pair not in self._graph.edges)
+        return (Order(arcs=arcs, paths=maximal_paths(self._names, [*self._graph.edges, *arcs])),)
+
+    def _program_order(self) -> list[StageName]:
+        """Stages in the order in which a controller starts them: as in the graph, the critic's update first."""
+        names = list(self._names)
+        if StageName.CRITIC_UPDATE in names:
+            names.remove(StageName.CRITIC_UPDATE)
+            names.insert(names.index(StageName.ACTOR_UPDATE), StageName.CRITIC_UPDATE)
+        return names
+
+    def _first_ready(self, a: StageName, b: StageName) -> tuple[StageName, StageName]:
+        """Which of two stages becomes ready first: the one whose inputs are all inputs of the other too."""
+        before_a, before_b = self._ancestors(a), self._ancestors(b)
+        program = self._program_order()
+        if before_a < before_b:
+            return a, b
+        if before_b < before_a:
+            return b, a
+        return (a, b) if program.index(a) < program.index(b) else (b, a)
+
+    def _ancestors(self, name: StageName) -> frozenset[StageName]:
+        found: set[StageName] = set()
+        frontier = [name]
+        while frontier:
+            node = frontier.pop()
+            for before, after in self._graph.edges:
+                if after is node and before not in found:
+                    found.add(before)
+                    frontier.append(before)
+        return frozenset(found)
+
+    # ------------------------------------------------------------------------------------------ fusion
+
+    def _fusion_kinds(self, structure: Structure) -> Iterator[_Fused]:
+        """Ways to fuse; the plain one is left out where streaming to assessors on other GPUs can only be better."""
+        fusions = self._execution.fusions
+        streams = Fusion.INTER_STAGE in fusions
+        gathers = streams and any(self._shares_engine(structure, name) for name in self._names if name in ASSESSING)
+        joint = Fusion.INTRA_STAGE in fusions and self._updates_share(structure)
+        for joint_updates in sorted({False, joint}):
+            for gather in sorted({False, gathers}):
+                yield _Fused(streams=streams, gathers=gather, joint_updates=joint_updates)
+
+    def _updates_share(self, structure: Structure) -> bool:
+        both = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
+        return all(self._graph.has_worker(name) for name in both) and _same_block(structure, *both)
+
+    def _shares_engine(self, structure: Structure, stage: StageName) -> bool:
+        worker = self._graph.stage(stage).worker
+        return worker is not None and structure.overlap(worker, WorkerName.ROLLOUT_ENGINE)
+
+    def _fused(self, structure: Structure, order: Order, plain: Timing, kind: _Fused) -> Timing:
+        rows: list[Row] = []
+        is_joined = is_streamed = False
+        for path in plain.rows:
+            stages = [part[0] for part, _ in path]
+            ways = _joined(stages) if kind.joint_updates else [dict(path)]
+            is_joined |= len(ways) > 1
+            for parts in ways:
+                lumped = list(self._streamed(structure, order, parts, kind)) if kind.streams else [_row(parts)]
+                is_streamed |= len(lumped) > 1
+                rows += lumped
+        used = ((Fusion.INTER_STAGE, is_streamed), (Fusion.INTRA_STAGE, is_joined))
+        fusions = tuple(fusion for fusion, is_used in used if is_used)
+        return Timing(arcs=plain.arcs, rows=_maximal(rows), gathers=kind.gathers, fusions=fusions) if fusions else plain
+
+    def _streamed(self, structure: Structure, order: Order, parts: dict[Part, float], kind: _Fused) -> Iterator[Row]:
+        """A path with its first assessor working on what is finished while the rollout still runs."""
+        whole: Part = (StageName.ROLLOUT, None)
+        last: Part = (StageName.ROLLOUT, Moment.GATHERED_END if kind.gathers else None)
+        if whole not in parts:
+            yield _row(parts)
+            return
+        assessor = self._first_assessor(order, [name for name, _ in parts])
+        rest = {part: c for part, c in parts.items() if part not in (whole, (assessor, None))}
+        if assessor is None:
+            yield _row({**rest, last: 1.0})
+        elif not self._shares_engine(structure, assessor):
+            for moment, left in LUMPS:
+                part = last if moment is None else (StageName.ROLLOUT, moment)
+                yield _row({**rest, part: 1.0, (assessor, left): 1.0})
+        elif kind.gathers:
+            slowed = (1.0 - GATHERED_LEFT_RATIO) / GATHERED_FREE_RATIO + GATHERED_LEFT_RATIO
+            yield _row({**rest, (StageName.ROLLOUT, Moment.GATHERED): 1.0, (assessor, None): slowed})
+            yield _row({**rest, last: 1.0, (assessor, None): GATHERED_LEFT_RATIO})
+        else:
+            yield _row(parts)
+
+    def _first_assessor(self, order: Order, path: list[StageName]) -> StageName | None:
+        """The stage that follows the rollout on a path, if it can work on one response at a time."""
+        following = [name for name in path if name in ASSESSING]
+        if not following:
+            return None
+        ranks = sequence(self._names, [*self._graph.edges, *order.arcs])
+        first = min(following, key=ranks.index)
+        return first if self._graph.stage(first).kind in (StageKind.INFERENCE, StageKind.HOST) else None
+
+    # ------------------------------------------------------------------------------------------ asynchronous
+
+    def _asynchronous(self, structure: Structure, cliques: list[tuple[StageName, ...]]) -> list[Timing]:
+        """The cycles of the recurrence, for every order within a batch and every place of the sync on the engines."""
+        engine = self._engine_group(structure)
+        if StageName.ACTOR_UPDATE in engine:
+            return []
+        streaming = self._execution.mode is ExecutionMode.STREAMING
+        if streaming and set(engine) - {StageName.ROLLOUT, StageName.WEIGHT_SYNC}:
+            return []
+        least = self._least_rows(cliques, streaming)
+        found: list[Timing] = []
+        for arcs in self._batch_orders(structure, cliques):
+            for lead in self._leads(engine, streaming):
+                rows = self._cycle_rows(cliques, arcs, engine, lead)
+                if rows is None:
+                    continue
+                timing = Timing(arcs=arcs, rows=rows, lead=lead)
+                if all(self._is_implied(row, least) for row in rows):
+                    # No order has fewer or smaller sums.
+                    return [timing]
+                found.append(timing)
+        return _undominated(found)
+
+    def _is_implied(self, row: Row, rows: Sequence[Row]) -> bool:
+        """Whether `row` can never be the largest beside `rows`: one covers it, or a weighted mean of some does."""
+        if any(_covers(other, row) for other in rows if other != row):
+            return True
+        weight = 1.0 / (self._execution.staleness + 1.0)
+        for num in range(2, min(self._execution.staleness + 1, len(rows), 3) + 1):
+            for some in combinations([other for other in rows if other != row], num):
+                mean: dict[Part, float] = {}
+                for part, coefficient in (item for other in some for item in other):
+                    mean[part] = mean.get(part, 0.0) + weight * coefficient
+                if all(mean.get(part, 0.0) >= coefficient * (1.0 - 1e-12) for part, coefficient in row):
+                    return True
+        return False
+
+    def _needed(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        """Without rows that a mean of others implies."""
+        kept = list(rows)
+        for row in rows:
+            if self._is_implied(row, [other for other in kept if other != row]):
+                kept.remove(row)
+        return tuple(kept)
+
+    def _batch_orders(
+        self, structure: Structure, cliques: Iterable[tuple[StageName, ...]]
+    ) -> Iterator[tuple[Arc, ...]]:
+        """Orders within a batch. The sync's place on the engines' group is the lead, not an order."""
+        engine = set(self._engine_group(structure))
+        pairs = [
+            (a, b)
+            for a, b in self._book.open_pairs
+            if any(a in c and b in c for c in cliques) and not (StageName.WEIGHT_SYNC in (a, b) and {a, b} <= engine)
+        ]
+        if self._execution.policy is SchedulingPolicy.PLANNED:
+            yield from orientations(self._names, self._graph.edges, pairs)
+        else:
+            yield tuple(self._first_ready(a, b) for a, b in pairs)
+
+    def _leads(self, engine: Sequence[StageName], streaming: bool) -> Iterator[Lead | None]:
+        if streaming:
+            yield None
+            return
+        members = sum(name is not StageName.WEIGHT_SYNC for name in engine)
+        for num_batches in range(self._execution.staleness, 0, -1):
+            for num_before in range(members, 0, -1):
+                yield Lead(num_batches=num_batches, num_before=num_before)
+
+    def _least_rows(self, cliques: Iterable[tuple[StageName, ...]], streaming: bool) -> list[Row]:
+        """Rows that no order avoids: the work of each group, and the dependencies around the staleness."""
+        ahead = self._execution.staleness + 1.0
+        rows = [_row({(name, None): 1.0 for name in clique}) for clique in cliques]
+        moment = Moment.LONGEST_RESPONSE if streaming else None
+        for path in maximal_paths(self._names, list(self._graph.edges)):
+            stages = [name for i, name in enumerate(self._names) if path >> i & 1]
+            if StageName.ROLLOUT in stages and StageName.WEIGHT_SYNC in stages:
+                parts = {(name, moment if name is StageName.ROLLOUT else None): 1.0 / ahead for name in stages}
+                rows.append(_row(parts))
+        return rows
+
+    def _cycle_rows(
+        self,
+        cliques: Iterable[tuple[StageName, ...]],
+        arcs: Sequence[Arc],
+        engine: Sequence[StageName],
+        lead: Lead | None,
+    ) -> tuple[Row, ...] | None:
+        """Rows of one recurrence; None if it contradicts itself (a batch would have to wait for a later one)."""
+        ranks = sequence(self._names, [*self._graph.edges, *arcs])
+        ahead = [name for name in ranks if name in engine and name is not StageName.WEIGHT_SYNC]
+        edges: dict[tuple[StageName, StageName], int] = {}
+
+        def add(before: StageName, after: StageName, batches: int) -> None:
+            key = (before, after)
+            edges[key] = min(batches, edges.get(key, batches))
+
+        for before, after in [*self._graph.edges, *arcs]:
+            add(before, after, 0)
+        extra: list[Row] = []
+        for clique in cliques:
+            members = sorted(clique, key=ranks.index)
+            if StageName.ROLLOUT in members:
+                # The sync has a place of its own among the stages of the engines' group.
+                members.remove(StageName.WEIGHT_SYNC)
+                if lead is None:
+                    extra.append(_row({(StageName.ROLLOUT, None): 1.0, (StageName.WEIGHT_SYNC, None): 1.0}))
+                    continue
+                _add_lead(add, members, frozenset(ahead[: lead.num_before]), lead)
+            for before, after in pairwise(members):
+                add(before, after, 0)
+            add(members[-1], members[0], 1)
+        add(StageName.WEIGHT_SYNC, StageName.ROLLOUT, self._execution.staleness + 1)
+        moment = Moment.LONGEST_RESPONSE if lead is None else None
+        rows = list(extra)
+        for nodes, batches in _cycles(self._names, edges):
+            if batches <= 0:
+                return None
+            share = 1.0 / batches
+            rows.append(_row({(n, moment if n is StageName.ROLLOUT else None): share for n in nodes}))
+        return self._needed(_maximal(rows))
+
+    # ------------------------------------------------------------------------------------------ groups
+
+    def _cliques(self, structure: Structure) -> list[tuple[StageName, ...]]:
+        """Sets of stages of which no two can ever run at the same time: those that meet on some GPU."""
+        result = []
+        for pool in structure.pools:
+            for members in pool.memory_groups:
+                here = set(members)
+                result.append(tuple(name for name in self._names if here.intersection(self._graph.workers_of(name))))
+        if self._execution.policy is SchedulingPolicy.SEQUENTIAL:
+            # A controller that waits for each stage; asynchronous rollouts run beside it.
+            result.append(
+                tuple(n for n in self._names if not (self._execution.is_asynchronous and n is StageName.ROLLOUT))
+            )
+        return sorted({clique for clique in result if clique})
+
+    def _engine_group(self, structure: Structure) -> tuple[StageName, ...]:
+        """Stages that meet the rollout engine on some GPU."""
+        return tuple(
+            name
+            for name in self._names
+            if any(structure.overlap(w, WorkerName.ROLLOUT_ENGINE) for w in self._graph.workers_of(name))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fused:
+    streams: bool
+    gathers: bool
+    joint_updates: bool
+
+
+_AddEdge = Callable[[StageName, StageName, int], None]
+
+
+def _add_lead(add: _AddEdge, members: list[StageName], ahead: frozenset[StageName], lead: Lead) -> None:
+    """The sync between two stages of the engines' group, in batches of which the first is `lead` ahead."""
+    before = [name for name in members if name in ahead]
+    after = [name for name in members if name not in ahead]
+    add(before[-1], StageName.WEIGHT_SYNC, -lead.num_batches)
+    if after:
+        add(StageName.WEIGHT_SYNC, after[0], lead.num_batches)
+    else:
+        add(StageName.WEIGHT_SYNC, members[0], lead.num_batches + 1)
+
+
+def _joined(stages: list[StageName]) -> list[dict[Part, float]]:
+    """Both updates as one stage: it takes as long as the longer one, or as the work of both without bubbles."""
+    rest: dict[Part, float] = {(name, None): 1.0 for name in stages if name not in UPDATES}
+    if not set(stages) & set(UPDATES):
+        return [rest]
+    alone: list[dict[Part, float]] = [{**rest, (name, None): 1.0} for name in UPDATES]
+    return [*alone, {**rest, **{(name, Moment.WITHOUT_BUBBLE): 1.0 for name in UPDATES}}]
+
+
+def _same_block(structure: Structure, first: WorkerName, second: WorkerName) -> bool:
+    return any(first in block and second in block for pool in structure.pools for block in pool.blocks)
+
+
+def _row(parts: dict[Part, float]) -> Row:
+    order = {name: i for i, name in enumerate(StageName)}
+    return tuple(sorted(parts.items(), key=lambda item: (order[item[0][0]], item[0][1] or "")))
+
+
+def _path_rows(names: Sequence[StageName], paths: Iterable[int]) -> tuple[Row, ...]:
+    return tuple(_row({(name, None): 1.0 for i, name in enumerate(names) if path >> i & 1}) for path in paths)
+
+
+def _covers(first: Row, second: Row) -> bool:
+    """Whether `first` is never smaller than `second`."""
+    more = dict(first)
+    return all(more.get(part, 0.0) >= coefficient for part, coefficient in second)
+
+
+def _maximal(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Without rows that another covers, in a fixed order."""
+    distinct = sorted(set(rows), key=repr)
+    return tuple(r for r in distinct if not any(s != r and _covers(s, r) for s in distinct))
+
+
+def _undominated(timings: Sequence[Timing]) -> list[Timing]:
+    """Without timings that cannot be faster than another; of equal ones the first stays."""
+    kept: list[Timing] = []
+    for timing in timings:
+        if any(_beats(other, timing) for other in kept):
+            continue
+        kept = [other for other in kept if not _beats(timing, other)]
+        kept.append(timing)
+    return kept
+
+
+def _beats(first: Timing, second: Timing) -> bool:
+    return all(any(_covers(row, mine) for row in second.rows) for mine in first.rows)
+
+
+def _cycles(
+    names: Sequence[StageName], edges: dict[tuple[StageName, StageName], int]
+) -> Iterator[tuple[tuple[StageName, ...], int]]:
+    """Elementary cycles with the number of batches that they span; each starts at its first stage of `names`."""
+    follow: dict[StageName, list[tuple[StageName, int]]] = {name: [] for name in names}
+    for (before, after), batches in edges.items():
+        follow[before].append((after, batches))
+    rank = {name: i for i, name in enumerate(names)}
+
+    def walk(
+        start: StageName, path: tuple[StageName, ...], batches: int
+    ) -> Iterator[tuple[tuple[StageName, ...], int]]:
+        for after, step in follow[path[-1]]:
+            if after is start:
+                yield path, batches + step
+            elif rank[after] > rank[start] and after not in path:
+                yield from walk(start, (*path, after), batches + step)
+
+    for name in names:
+        yield from walk(name, (name,), 0)

@@ -1,0 +1,176 @@
+"""Units: a structure with one timing, in numbers, and what repeats between units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from planner.domain.execution import Execution
+from planner.domain.stages import StageGraph, StageName, WorkerName
+from planner.domain.strategy import FloatArray, IntArray
+from planner.search.structures import Structure
+from planner.search.timing import LAST_SHARE, Part, Row, Timing, TimingBook, moments_of
+
+
+class Sync(IntEnum):
+    """Which share of the weight sync a worker pays."""
+
+    NONE = 0
+    COLOCATED = 1
+    DISAGGREGATED = 2
+    CROSS_POOL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """All about a worker's surroundings that decides which of its options can work at all. `groups` are the sets of
+    co-residents (bit sets over workers), one per memory group that the worker is part of."""
+
+    worker: int
+    pool: int
+    sync: Sync
+    groups: tuple[int, ...]
+
+    def without_mates(self) -> Context:
+        return Context(worker=self.worker, pool=self.pool, sync=self.sync, groups=(0,))
+
+
+class Frame:
+    """What all units of one graph and execution share: workers, the seconds that each contributes (its columns), and
+    the combinations of these that rows use."""
+
+    def __init__(self, graph: StageGraph, execution: Execution) -> None:
+        self.graph = graph
+        self.execution = execution
+        self.workers: tuple[WorkerName, ...] = tuple(worker.name for worker in graph.workers)
+        synced = graph.workers_of(StageName.WEIGHT_SYNC) if graph.has_stage(StageName.WEIGHT_SYNC) else ()
+        self.syncs: list[bool] = [name in synced for name in self.workers]
+        self.columns: list[tuple[Part, ...]] = []
+        """Per worker: its stages, its share of the weight sync if it has one, and its moments."""
+        for worker, is_synced in zip(graph.workers, self.syncs, strict=True):
+            stages: list[Part] = [(name, None) for name in worker.stages]
+            share: list[Part] = [(StageName.WEIGHT_SYNC, None)] if is_synced else []
+            self.columns.append((*stages, *share, *moments_of(execution, worker)))
+        self._combinations: list[dict[tuple[float, ...], int]] = [
+            {(0.0,) * len(columns): 0} for columns in self.columns
+        ]
+
+    @property
+    def num_combinations(self) -> int:
+        """Combinations of the worker that has most."""
+        return max(len(known) for known in self._combinations)
+
+    def combinations(self, worker: int) -> FloatArray:
+        """Coefficients of a worker's columns, shape (num_combinations of the worker, num_columns)."""
+        return np.array(list(self._combinations[worker]), dtype=np.float64)
+
+    def combination(self, worker: int, row: Row) -> int:
+        """The number of the combination that a row takes of a worker's seconds."""
+        given = dict(row)
+        known = self._combinations[worker]
+        return known.setdefault(tuple(given.get(part, 0.0) for part in self.columns[worker]), len(known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A structure with one timing, in indices. `slot[w]` numbers the worker's block within the unit, -1 for workers
+    on the whole pool; `slot_pool[s]` is the pool of block s; `groups` are the memory groups as (pool, workers)."""
+
+    structure: Structure
+    timing: Timing
+    execution: Execution
+    contexts: tuple[Context, ...]
+    slot: tuple[int, ...]
+    slot_pool: tuple[int, ...]
+    groups: tuple[tuple[int, tuple[int, ...]], ...]
+    masks: IntArray
+    """Combination of each worker in each row, shape (num_rows, num_workers)."""
+    host_s: FloatArray
+    """Seconds of host stages in each row."""
+
+    @property
+    def num_slots(self) -> int:
+        return len(self.slot_pool)
+
+
+class UnitBuilder:
+    """Turns structures into units; keeps what repeats."""
+
+    def __init__(
+        self, frame: Frame, pools: Sequence[str], host_stage_s: dict[StageName, float], host_least_s: float
+    ) -> None:
+        self._frame = frame
+        self._book = TimingBook(frame.graph, frame.execution)
+        self._host_s: dict[Part, float] = {(stage, None): seconds for stage, seconds in host_stage_s.items()}
+        for moment, share in LAST_SHARE.items():
+            self._host_s |= {(stage, moment): max(share * s, min(s, host_least_s)) for stage, s in host_stage_s.items()}
+        self._position = {name: i for i, name in enumerate(frame.workers)}
+        self._pool_position = {name: i for i, name in enumerate(pools)}
+        self._masks: dict[tuple[Row, ...], tuple[IntArray, FloatArray]] = {}
+
+    def units(self, structure: Structure) -> list[Unit]:
+        """One unit per undominated timing."""
+        num = len(self._frame.workers)
+        slot, pool_of = [-1] * num, [0] * num
+        slot_pool: list[int] = []
+        mates: list[list[int]] = [[] for _ in range(num)]
+        groups: list[tuple[int, tuple[int, ...]]] = []
+        for item in structure.pools:
+            pool = self._pool_position[item.pool]
+            for block in item.blocks:
+                members = tuple(self._position[name] for name in block + item.whole)
+                bits = sum(1 << w for w in members)
+                groups.append((pool, members))
+                for w in members:
+                    pool_of[w] = pool
+                    mates[w].append(bits & ~(1 << w))
+                for w in members[: len(block)]:
+                    slot[w] = len(slot_pool)
+                slot_pool.append(pool)
+        sync = self._sync(structure)
+        contexts = tuple(
+            Context(
+                worker=w,
+                pool=pool_of[w],
+                sync=sync if self._frame.syncs[w] else Sync.NONE,
+                groups=tuple(sorted(set(mates[w]))),
+            )
+            for w in range(num)
+        )
+        units = []
+        for timing in self._book.timings(structure):
+            masks, host_s = self._row_masks(timing.rows)
+            units.append(
+                Unit(
+                    structure=structure,
+                    timing=timing,
+                    execution=self._frame.execution,
+                    contexts=contexts,
+                    slot=tuple(slot),
+                    slot_pool=tuple(slot_pool),
+                    groups=tuple(groups),
+                    masks=masks,
+                    host_s=host_s,
+                )
+            )
+        return units
+
+    def _sync(self, structure: Structure) -> Sync:
+        pair = [name for name, takes_part in zip(self._frame.workers, self._frame.syncs, strict=True) if takes_part]
+        if len(pair) == 2 and structure.overlap(*pair):
+            return Sync.COLOCATED
+        if len(pair) == 2 and structure.pool_of(pair[0]) != structure.pool_of(pair[1]):
+            return Sync.CROSS_POOL
+        return Sync.DISAGGREGATED
+
+    def _row_masks(self, rows: tuple[Row, ...]) -> tuple[IntArray, FloatArray]:
+        if rows not in self._masks:
+            num_workers = len(self._frame.workers)
+            masks = [[self._frame.combination(w, row) for w in range(num_workers)] for row in rows]
+            host = self._host_s
+            host_s = [sum(c * host[part] for part, c in row if part in host) for row in rows]
+            self._masks[rows] = np.array(masks, dtype=np.int64), np.array(host_s, dtype=np.float64)
+        return self._masks[rows]
