@@ -132,6 +132,10 @@ MaxGpus = Annotated[int | None, _integer("max_gpus", "use at most so many GPUs")
 MemoryMargin = Annotated[str | None, _text("memory_margin", "GPU memory and host RAM to keep free [10%]")]
 Prices = Annotated[list[str] | None, _text("prices", "USD per GPU-hour, such as h100=2.50; repeatable")]
 InterPool = Annotated[str | None, _text("inter_pool", "link between pools per GPU, such as '100 Gbit/s'")]
+InterPoolTotal = Annotated[
+    str | None, _text("inter_pool_total", "the same of all GPUs together, such as '800 Gbit/s' [no limit]")
+]
+Cluster = Annotated[str | None, _text("cluster", "cluster file (YAML) in place of --gpus")]
 TimeLimit = Annotated[str | None, _text("time_limit", "of the search [60s]")]
 Solver = Annotated[str | None, _text("solver", "auto, cpsat or ilp [auto]")]
 Seed = Annotated[int | None, _integer("seed", "of the search [0]")]
@@ -174,6 +178,7 @@ Before = Annotated[Path, typer.Argument(metavar="A", help="a saved plan")]
 After = Annotated[Path, typer.Argument(metavar="B", help="another saved plan")]
 Name = Annotated[str | None, typer.Argument(metavar="NAME", parser=str, help="show one entry in full")]
 Output = Annotated[Path | None, _output("FILE", "save the plan as JSON", _file_path, "a file name")]
+Page = Annotated[Path | None, _output("FILE", "the HTML page [the plan's name with .html]", _file_path, "a file name")]
 Directory = Annotated[Path, _output("DIRECTORY", "where the files go", _directory_path, "a directory")]
 Target = Annotated[str, _option("--to", metavar="FRAMEWORK", help=", ".join(EXPORTS))]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for programs instead of text")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner import cli_options as opt
+from planner.commands.baselines import Baselines, deliver_with_baselines
 from planner.commands.common import check_output, deliver, print_table, progress, read_workload, width, wrapped
 from planner.commands.workload import OPTIONS, with_spec
 from planner.files.spec import WorkloadSpec, override
@@ -18,6 +19,7 @@ def plan(
     output: opt.Output = None,
     as_json: opt.AsJson = False,
     describe_space: opt.DescribeSpace = False,
+    baselines: Baselines = False,
 ) -> None:
     """Find the best plan. What is not given has a default, and is printed as an assumption."""
     if describe_space:
@@ -33,6 +35,9 @@ def plan(
         from planner.pipeline import make_plan
 
         made = make_plan(request)
+    if baselines:
+        deliver_with_baselines(made, output, as_json=as_json)
+        return
     deliver(made, output, as_json=as_json)
 
 
@@ -62,6 +67,7 @@ def analyze(spec: WorkloadSpec, no_plan: opt.NoPlan = False, as_json: opt.AsJson
 def estimate(
     file: opt.WorkloadFile,
     gpus: opt.Gpus = None,
+    cluster: opt.Cluster = None,
     prompt_max: opt.PromptMax = None,
     prompt_mean: opt.PromptMean = None,
     response_max: opt.ResponseMax = None,
@@ -80,7 +86,7 @@ def estimate(
 
     check_output(output)
     flags = WorkloadSpec(
-        gpus=gpus, prompt_max=prompt_max, prompt_mean=prompt_mean, response_max=response_max,
+        gpus=gpus, cluster=cluster, prompt_max=prompt_max, prompt_mean=prompt_mean, response_max=response_max,
         response_mean=response_mean, response_cv=response_cv, num_prompts=num_prompts, group_size=group_size,
         memory_margin=memory_margin, prices=tuple(prices or ()),
     )  # fmt: skip

@@ -13,7 +13,12 @@ def show(file: opt.PlanFile, as_json: opt.AsJson = False) -> None:
     """Show a saved plan."""
     from planner.files.plan import read_plan
 
-    print_plan(read_plan(file), as_json=as_json)
+    plan = read_plan(file)
+    print_plan(plan, as_json=as_json)
+    if not as_json:
+        from planner.report.cluster import rank_section
+
+        print_table(rank_section(plan))
 
 
 def diff(before: opt.Before, after: opt.After, as_json: opt.AsJson = False) -> None:

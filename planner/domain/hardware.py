@@ -247,6 +247,15 @@ class Cluster:
         return sum(pool.num_gpus for pool in self.pools)
 
     @property
+    def num_cpu_cores(self) -> int | None:
+        """Of all usable nodes; None unless every pool says how many it has."""
+        cores = [pool.node.cpu_cores for pool in self.pools]
+        known = [number for number in cores if number is not None]
+        if len(known) < len(cores):
+            return None
+        return sum(pool.num_nodes * number for pool, number in zip(self.pools, known, strict=True))
+
+    @property
     def cross_pool_bytes_per_s(self) -> float | None:
         """What one GPU can send to another pool at the least: the slowest NIC, or the link if slower; None for one
         pool."""

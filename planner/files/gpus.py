@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from planner.domain.hardware import Cluster, NodeType, Pool
 from planner.domain.plan import Assumption
 from planner.errors import InvalidInputError, nearest
+from planner.files.pools import MAX_GPUS, Draft, Kind, find_kind, list_price, pool_from_spec, resized
 from planner.files.problems import Problems
-from planner.files.spec import PoolSpec, WorkloadSpec
+from planner.files.spec import ClusterSpec, PoolSpec, WorkloadSpec
 from planner.units import Dimension, format_bytes, parse
 
 GRAMMAR = "32xh100, 4x8xh100, 4xp5.48xlarge, several joined by commas, or only a type such as h200"
 DEFAULT_GPU = "h100"
-MAX_GPUS = 100_000
 MAX_TEXT = 400
 MAX_POOLS = 16
 
@@ -43,33 +44,47 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """A named kind of node; `is_generic` when the name was a GPU type."""
+class _Link:
+    """The link between pools as given, and where."""
 
-    node: NodeType
-    is_generic: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """A pool and what the user said about it."""
-
-    pool: Pool
-    is_generic: bool
-    has_price: bool = False
-    has_host_ram: bool = False
-    has_nic: bool = False
+    per_gpu: str | None
+    total: str | None
+    per_gpu_where: str
+    total_where: str
 
 
 def read_hardware(spec: WorkloadSpec, problems: Problems) -> Hardware | None:
     """The hardware that a spec asks for; None after a problem."""
-    if spec.gpus is not None and spec.pools:
-        problems.add(InvalidInputError("given together with cluster.pools", where=spec.place("gpus"), accepted="one"))
+    if spec.gpus is not None and (spec.pools or spec.cluster is not None):
+        other = "--cluster" if spec.cluster is not None else "cluster.pools"
+        problems.add(InvalidInputError(f"given together with {other}", where=spec.place("gpus"), accepted="one"))
         return None
+    if spec.cluster is not None:
+        found = problems.attempt(lambda: _read_cluster(spec.cluster or ""), None)
+        return None if found is None else _from_pools(spec, found, f"{spec.cluster}: ", problems)
     if spec.pools:
-        drafts = [_attempt_spec(pool, f"{spec.place('pools')}[{i}]", problems) for i, pool in enumerate(spec.pools)]
-        return _complete(spec, drafts, problems)
+        given = ClusterSpec(pools=spec.pools, inter_pool=spec.inter_pool, inter_pool_total=spec.inter_pool_total)
+        return _from_pools(spec, given, "", problems)
     return problems.attempt(lambda: _from_text(spec, problems), None)
+
+
+def _read_cluster(path: str) -> ClusterSpec:
+    from planner.files.workload_file import read_cluster
+
+    return read_cluster(Path(path))
+
+
+def _from_pools(spec: WorkloadSpec, given: ClusterSpec, prefix: str, problems: Problems) -> Hardware | None:
+    """The cluster of a file of its own (`prefix` names it) or of the section of a workload file."""
+    place = f"{prefix}pools" if prefix else spec.place("pools")
+    drafts = [_attempt_spec(pool, f"{place}[{i}]", problems) for i, pool in enumerate(given.pools)]
+    link = _plain_link(spec)
+    # In a file of its own both are only what flags do not say otherwise.
+    if prefix and spec.inter_pool is None:
+        link = replace(link, per_gpu=given.inter_pool, per_gpu_where=f"{prefix}inter_pool")
+    if prefix and spec.inter_pool_total is None:
+        link = replace(link, total=given.inter_pool_total, total_where=f"{prefix}inter_pool_total")
+    return _complete(spec, drafts, link, problems)
 
 
 def _from_text(spec: WorkloadSpec, problems: Problems) -> Hardware | None:
@@ -83,24 +98,33 @@ def _from_text(spec: WorkloadSpec, problems: Problems) -> Hardware | None:
     if len(tokens) == 1 and (match := _TOKEN.fullmatch(tokens[0])) and not match["first"]:
         if _REVERSED.fullmatch(tokens[0]) is not None:
             raise _not_understood(tokens[0], where)
-        return _open(spec, _find(match["name"], where), problems)
-    return _complete(spec, [_attempt_token(token, where, problems) for token in tokens], problems)
+        return _open(spec, find_kind(match["name"], where), problems)
+    return _complete(spec, [_attempt_token(token, where, problems) for token in tokens], _plain_link(spec), problems)
 
 
-def _complete(spec: WorkloadSpec, drafts: list[_Draft | None], problems: Problems) -> Hardware | None:
+def _plain_link(spec: WorkloadSpec) -> _Link:
+    return _Link(
+        per_gpu=spec.inter_pool,
+        total=spec.inter_pool_total,
+        per_gpu_where=spec.place("inter_pool"),
+        total_where=spec.place("inter_pool_total"),
+    )
+
+
+def _complete(spec: WorkloadSpec, drafts: list[Draft | None], link: _Link, problems: Problems) -> Hardware | None:
     found = [draft for draft in drafts if draft is not None]
-    return _with_prices(spec, found, problems) if len(found) == len(drafts) else None
+    return _with_prices(spec, found, link, problems) if len(found) == len(drafts) else None
 
 
-def _attempt_token(token: str, where: str, problems: Problems) -> _Draft | None:
+def _attempt_token(token: str, where: str, problems: Problems) -> Draft | None:
     return problems.attempt(lambda: _pool_from_token(token, where), None)
 
 
-def _attempt_spec(pool: PoolSpec, where: str, problems: Problems) -> _Draft | None:
-    return problems.attempt(lambda: _pool_from_spec(pool, where), None)
+def _attempt_spec(pool: PoolSpec, where: str, problems: Problems) -> Draft | None:
+    return problems.attempt(lambda: pool_from_spec(pool, where), None)
 
 
-def _pool_from_token(token: str, where: str) -> _Draft:
+def _pool_from_token(token: str, where: str) -> Draft:
     match = _TOKEN.fullmatch(token)
     if match is None or not match["first"]:
         raise _not_understood(token, where)
@@ -109,24 +133,24 @@ def _pool_from_token(token: str, where: str) -> _Draft:
         raise InvalidInputError(f"{token!r} asks for no GPU", where=where, accepted="counts from 1")
     if first > MAX_GPUS or (second or 1) > MAX_GPUS or first * (second or 1) > MAX_GPUS:
         raise InvalidInputError(f"{token[:60]!r} is too large", where=where, accepted=f"at most {MAX_GPUS:,} GPUs")
-    kind = _find(match["name"], where)
+    kind = find_kind(match["name"], where)
     if not kind.is_generic and second is None:
         node, num_nodes = kind.node, first
     elif second is not None:
-        node, num_nodes = _resized(kind, second, f"{where}: {token!r}"), first
+        node, num_nodes = resized(kind, second, f"{where}: {token!r}"), first
     else:
         node, num_nodes = _whole_nodes(kind, first, match["name"], where)
     if num_nodes * node.gpus_per_node > MAX_GPUS:
         raise InvalidInputError(f"{token!r} is too large", where=where, accepted=f"at most {MAX_GPUS:,} GPUs")
-    pool = Pool(name=match["name"].lower(), node=node, num_nodes=num_nodes, usd_per_gpu_hour=_list_price(node))
-    return _Draft(pool=pool, is_generic=kind.is_generic)
+    pool = Pool(name=match["name"].lower(), node=node, num_nodes=num_nodes, usd_per_gpu_hour=list_price(node))
+    return Draft(pool=pool, is_generic=kind.is_generic)
 
 
-def _whole_nodes(kind: _Kind, num_gpus: int, name: str, where: str) -> tuple[NodeType, int]:
+def _whole_nodes(kind: Kind, num_gpus: int, name: str, where: str) -> tuple[NodeType, int]:
     """Generic nodes that hold exactly `num_gpus`: whole ones, or a single one with fewer GPUs."""
     per_node = kind.node.gpus_per_node
     if num_gpus < per_node:
-        return _resized(kind, num_gpus, where), 1
+        return resized(kind, num_gpus, where), 1
     if num_gpus % per_node:
         below = num_gpus // per_node * per_node
         raise InvalidInputError(
@@ -138,87 +162,16 @@ def _whole_nodes(kind: _Kind, num_gpus: int, name: str, where: str) -> tuple[Nod
     return kind.node, num_gpus // per_node
 
 
-def _resized(kind: _Kind, gpus_per_node: int, where: str) -> NodeType:
-    """The node with fewer GPUs and its share of everything that the GPUs of a node have in common."""
-    node = kind.node
-    if gpus_per_node == node.gpus_per_node:
-        return node
-    if not kind.is_generic:
-        raise InvalidInputError(f"{node.id} has {node.gpus_per_node} GPUs, not {gpus_per_node}", where=where)
-    if gpus_per_node > node.gpus_per_node:
-        raise InvalidInputError(
-            f"a node of {gpus_per_node} GPUs", where=where, accepted=f"at most {node.gpus_per_node} {node.gpu.id}"
-        )
-    return node.with_gpus(gpus_per_node)
-
-
-def _pool_from_spec(pool: PoolSpec, where: str) -> _Draft:
-    if (pool.gpu is None) == (pool.node is None):
-        raise InvalidInputError("needs either 'gpu' or 'node'", where=where, accepted="gpu: h100, or node: p5.48xlarge")
-    if pool.name is not None and not pool.name.isprintable():
-        raise InvalidInputError(f"{pool.name!r} is no name", where=f"{where}.name", accepted="printable text")
-    name = pool.gpu or pool.node or ""
-    kind = _find(name, f"{where}.{'gpu' if pool.gpu else 'node'}")
-    if kind.is_generic != (pool.gpu is not None):
-        raise InvalidInputError(f"{name!r} is a {'GPU' if kind.is_generic else 'node type'}", where=where,
-                                accepted="GPUs as 'gpu', node types as 'node'")  # fmt: skip
-    node = kind.node
-    if pool.gpus_per_node is not None:
-        node = _resized(kind, pool.gpus_per_node, f"{where}.gpus_per_node")
-    if pool.host_ram is not None:
-        node = replace(node, host_ram_bytes=parse(pool.host_ram, Dimension.SIZE, where=f"{where}.host_ram"))
-    if pool.nic is not None:
-        node = replace(node, nic_bytes_per_s=parse(pool.nic, Dimension.BANDWIDTH, where=f"{where}.nic"))
-    if pool.nodes * node.gpus_per_node > MAX_GPUS:
-        raise InvalidInputError(f"{pool.nodes} nodes", where=f"{where}.nodes", accepted=f"at most {MAX_GPUS:,} GPUs")
-    price = _list_price(node)
-    if pool.price is not None:
-        price = parse(pool.price, Dimension.MONEY_RATE, where=f"{where}.price")
-    return _Draft(
-        pool=Pool(name=pool.name or name.lower(), node=node, num_nodes=pool.nodes, usd_per_gpu_hour=price),
-        is_generic=kind.is_generic,
-        has_price=pool.price is not None,
-        has_host_ram=pool.host_ram is not None,
-        has_nic=pool.nic is not None,
-    )
-
-
-def _find(name: str, where: str) -> _Kind:
-    """A GPU type (its generic node) or a node type; raises with the nearest names of both."""
-    from planner.files import catalog
-
-    try:
-        return _Kind(node=catalog.generic_node(name), is_generic=True)
-    except InvalidInputError:
-        # Not a GPU; the name may still be a node type. Unknown to both is reported below with both lists.
-        pass
-    try:
-        return _Kind(node=catalog.load_node(name), is_generic=False)
-    except InvalidInputError:
-        known = [n for e in catalog.list_gpus() for n in (e.id, *e.aliases)]
-        known += [n for e in catalog.list_nodes() for n in (e.id, *e.aliases)]
-        raise InvalidInputError(
-            f"{name[:60]!r} is no known GPU or node type",
-            where=where,
-            accepted="see rlplan hardware",
-            suggestion=nearest(name, known),
-        ) from None
-
-
 def _not_understood(token: str, where: str) -> InvalidInputError:
     match = _REVERSED.fullmatch(token)
     suggestion = f"'{match['count']}x{match['name']}'" if match else ""
     return InvalidInputError(f"{token[:60]!r} is not understood", where=where, accepted=GRAMMAR, suggestion=suggestion)
 
 
-def _list_price(node: NodeType) -> float | None:
-    return node.price.usd_per_gpu_hour if node.price is not None else None
-
-
-def _open(spec: WorkloadSpec, kind: _Kind, problems: Problems) -> Hardware:
+def _open(spec: WorkloadSpec, kind: Kind, problems: Problems) -> Hardware:
     name = spec.gpus if spec.gpus is not None else DEFAULT_GPU
-    pool = Pool(name=name.strip().lower(), node=kind.node, num_nodes=1, usd_per_gpu_hour=_list_price(kind.node))
-    priced = _with_prices(spec, [_Draft(pool=pool, is_generic=kind.is_generic)], problems)
+    pool = Pool(name=name.strip().lower(), node=kind.node, num_nodes=1, usd_per_gpu_hour=list_price(kind.node))
+    priced = _with_prices(spec, [Draft(pool=pool, is_generic=kind.is_generic)], _plain_link(spec), problems)
     assumptions = priced.assumptions
     if spec.gpus is None:
         chosen = Assumption(
@@ -229,7 +182,7 @@ def _open(spec: WorkloadSpec, kind: _Kind, problems: Problems) -> Hardware:
     return Hardware(cluster=None, open_node=kind.node, open_usd_per_gpu_hour=price, assumptions=assumptions)
 
 
-def _with_prices(spec: WorkloadSpec, drafts: list[_Draft], problems: Problems) -> Hardware:
+def _with_prices(spec: WorkloadSpec, drafts: list[Draft], link: _Link, problems: Problems) -> Hardware:
     """The cluster with unique pool names and the user's prices, and what is assumed about it."""
     drafts = _unique_names(drafts)
     given = _user_prices(spec, [draft.pool for draft in drafts], problems)
@@ -244,11 +197,10 @@ def _with_prices(spec: WorkloadSpec, drafts: list[_Draft], problems: Problems) -
         elif not draft.has_price:
             assumptions.append(_price_assumption(pool))
         named.append(pool)
-    link = None
-    if spec.inter_pool is not None:
-        link_text = spec.inter_pool
-        link = problems.attempt(lambda: parse(link_text, Dimension.BANDWIDTH, where=spec.place("inter_pool")), None)
-    elif len(named) > 1:
+        assumptions += draft.assumptions
+    per_gpu = _bandwidth(link.per_gpu, link.per_gpu_where, problems)
+    total = _bandwidth(link.total, link.total_where, problems)
+    if len(named) > 1 and link.per_gpu is None:
         assumptions.append(
             Assumption(
                 what="link between pools",
@@ -257,12 +209,16 @@ def _with_prices(spec: WorkloadSpec, drafts: list[_Draft], problems: Problems) -
                 effect="a slower link lengthens the weight sync; give --inter-pool '100 Gbit/s'",
             )
         )
-    cluster = Cluster(pools=tuple(named), inter_pool_bytes_per_s=link)
+    cluster = Cluster(pools=tuple(named), inter_pool_bytes_per_s=per_gpu, inter_pool_total_bytes_per_s=total)
     return Hardware(cluster=cluster, open_node=None, open_usd_per_gpu_hour=None, assumptions=tuple(assumptions))
 
 
-def _unique_names(drafts: list[_Draft]) -> list[_Draft]:
-    result: list[_Draft] = []
+def _bandwidth(text: str | None, where: str, problems: Problems) -> float | None:
+    return None if text is None else problems.attempt(lambda: parse(text, Dimension.BANDWIDTH, where=where), None)
+
+
+def _unique_names(drafts: list[Draft]) -> list[Draft]:
+    result: list[Draft] = []
     for draft in drafts:
         taken = {other.pool.name for other in result}
         name, number = draft.pool.name, 2
@@ -301,7 +257,7 @@ def _user_price(item: str, pools: list[Pool], where: str) -> dict[str, float]:
     return dict.fromkeys(matching, price)
 
 
-def _node_assumption(draft: _Draft) -> Assumption:
+def _node_assumption(draft: Draft) -> Assumption:
     """Host RAM and NIC of a generic node. A catalog node type is the user's own statement instead."""
     node = draft.pool.node
     parts = [f"{node.gpus_per_node} GPUs"]

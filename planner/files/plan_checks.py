@@ -43,6 +43,13 @@ def _not_positive(place: str, values: dict[str, float | None]) -> Iterator[str]:
 
 
 def _cluster_problems(cluster: Cluster) -> Iterator[str]:
+    yield from _not_positive(
+        "inputs.cluster",
+        {
+            "inter_pool_bytes_per_s": cluster.inter_pool_bytes_per_s,
+            "inter_pool_total_bytes_per_s": cluster.inter_pool_total_bytes_per_s,
+        },
+    )
     for index, pool in enumerate(cluster.pools):
         place = f"inputs.cluster.pools[{index}]"
         node, gpu = pool.node, pool.node.gpu
@@ -53,6 +60,7 @@ def _cluster_problems(cluster: Cluster) -> Iterator[str]:
             {
                 "gpus_per_node": node.gpus_per_node, "scale_up_domain_gpus": node.scale_up_domain_gpus,
                 "nic_bytes_per_s": node.nic_bytes_per_s, "host_ram_bytes": node.host_ram_bytes,
+                "nodes_per_leaf": node.nodes_per_leaf, "cpu_cores": node.cpu_cores,
             },
         )  # fmt: skip
         yield from _not_positive(
@@ -60,6 +68,8 @@ def _cluster_problems(cluster: Cluster) -> Iterator[str]:
             {"memory_bytes": gpu.memory_bytes, "hbm_bytes_per_s": gpu.hbm_bytes_per_s},
         )
         yield from _not_positive(place, {"usd_per_gpu_hour": pool.usd_per_gpu_hour})
+        if not 1 <= node.oversubscription_ratio <= MAX_NUMBER:
+            yield f"{place}.node.oversubscription_ratio: {node.oversubscription_ratio:g} is below 1"
         if pool.num_nodes > MAX_GPUS or node.gpus_per_node > MAX_GPUS or pool.num_gpus > MAX_GPUS:
             yield f"{place}.num_nodes: more than {MAX_GPUS:,} GPUs"
 

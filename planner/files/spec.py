@@ -17,6 +17,21 @@ class PoolSpec:
     price: str | None = None
     host_ram: str | None = None
     nic: str | None = None
+    out: int | tuple[str, ...] | None = None
+    """How many of the nodes are out, or which."""
+    oversubscription: float | None = None
+    rails: bool | None = None
+    nodes_per_leaf: int | None = None
+    cpu_cores: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """All pools and the link between them, as a cluster file or section gives them."""
+
+    pools: tuple[PoolSpec, ...]
+    inter_pool: str | None = None
+    inter_pool_total: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +69,9 @@ class WorkloadSpec:
     gpus: str | None = None
     pools: tuple[PoolSpec, ...] = ()
     inter_pool: str | None = None
+    inter_pool_total: str | None = None
+    cluster: str | None = None
+    """Path of a cluster file, in place of `gpus` and `pools`."""
     num_prompts: int | None = None
     group_size: int | None = None
     num_optimizer_steps: int | None = None
@@ -103,6 +121,8 @@ PLACES: dict[str, tuple[str, str]] = {
     "gpus": ("--gpus", "gpus"),
     "pools": ("--gpus", "cluster.pools"),
     "inter_pool": ("--inter-pool", "cluster.inter_pool"),
+    "inter_pool_total": ("--inter-pool-total", "cluster.inter_pool_total"),
+    "cluster": ("--cluster", "cluster"),
     "num_prompts": ("--prompts", "batch.prompts"),
     "group_size": ("--group", "batch.group"),
     "num_optimizer_steps": ("--optimizer-steps", "batch.optimizer_steps"),
@@ -140,11 +160,15 @@ PLACES: dict[str, tuple[str, str]] = {
 
 
 def override(base: WorkloadSpec, flags: WorkloadSpec) -> WorkloadSpec:
-    """`base` (from a file) with every field that `flags` gives; `--gpus` replaces pools and the reverse."""
+    """`base` (from a file) with every field that `flags` gives; `--gpus` and `--cluster` replace pools."""
     given = [f.name for f in fields(flags) if f.name in PLACES and getattr(flags, f.name) not in (None, ())]
     result = base
     for name in given:
         result = replace(result, **{name: getattr(flags, name)})
     if "gpus" in given:
         result = replace(result, pools=())
+    if "cluster" in given and "gpus" not in given:
+        result = replace(
+            result, gpus=None, pools=(), inter_pool=flags.inter_pool, inter_pool_total=flags.inter_pool_total
+        )
     return replace(result, flags=frozenset(given))

@@ -60,7 +60,7 @@ def build_request(spec: WorkloadSpec) -> PlanRequest:
     steps, epochs = _read_optimizer(reader, num_prompts)
     kl = _read_kl(reader, algorithm)
     critic = _read_critic(reader, algorithm, actor)
-    reward = _read_reward(reader, actor)
+    reward = _read_reward(reader, actor, hardware)
     train, rollout = _read_precisions(reader, hardware)
     lora = reader.count("lora_rank", None, 4096, "", "")
     margin = _read_margin(reader)
@@ -319,7 +319,7 @@ def _read_critic(reader: _Reader, algorithm: Algorithm | None, actor: Model | No
 _NEEDS_MODEL = (RewardKind.MODEL, RewardKind.PROCESS_MODEL, RewardKind.JUDGE)
 
 
-def _read_reward(reader: _Reader, actor: Model | None) -> Reward | None:
+def _read_reward(reader: _Reader, actor: Model | None, hardware: Hardware | None) -> Reward | None:
     spec = reader.spec
     kind = reader.choice("reward", RewardKind)
     if spec.reward is None:
@@ -350,7 +350,24 @@ def _read_reward(reader: _Reader, actor: Model | None) -> Reward | None:
         reward = replace(reward, num_parallel=parallel)
     elif kind is RewardKind.SANDBOX:
         reader.assume("sandboxes", f"{reward.num_parallel} at a time", "scales the reward stage; --reward-parallel")
-    return reward
+    return _within_cores(reader, reward, hardware)
+
+
+def _within_cores(reader: _Reader, reward: Reward, hardware: Hardware | None) -> Reward:
+    """No more sandboxes at a time than the usable nodes have CPU cores, where these are known for every pool."""
+    cluster = hardware.cluster if hardware is not None else None
+    if cluster is None or reward.kind is not RewardKind.SANDBOX:
+        return reward
+    num_cores = cluster.num_cpu_cores
+    if num_cores is None or reward.num_parallel <= num_cores:
+        return reward
+    reader.assume(
+        "sandboxes within CPU cores",
+        f"{num_cores:,} at a time instead of {reward.num_parallel:,}",
+        "one core each; more cores per node shorten the reward stage",
+        "CPU cores of the cluster",
+    )
+    return replace(reward, num_parallel=num_cores)
 
 
 def _reject_unused(reader: _Reader, kind: RewardKind) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from planner.files.gpus import MAX_POOLS
 from planner.files.schema import raise_for
-from planner.files.spec import PoolSpec, WorkerSpec, WorkloadSpec
+from planner.files.spec import ClusterSpec, PoolSpec, WorkerSpec, WorkloadSpec
 from planner.files.yaml_text import read_yaml
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]
 Quantity = Annotated[str, Field(min_length=1, max_length=40)]
+MAX_OUT = 4096
+OutNodes = Annotated[int, Field(ge=0, le=100_000)] | Annotated[list[Name], Field(max_length=MAX_OUT)]
 
 
 class _Section(BaseModel):
@@ -28,15 +30,43 @@ class PoolFile(_Section):
     node: Name | None = Field(default=None, description="Node type of the catalog.")
     nodes: int = Field(ge=1, le=100_000, description="Number of nodes.")
     name: Name | None = Field(default=None, description="Name of the pool; default: the type.")
-    gpus_per_node: int | None = Field(default=None, ge=1, le=1024, description="Fewer GPUs than the generic node has.")
+    gpus_per_node: int | None = Field(
+        default=None, ge=1, le=1024, description="GPUs of a generic node, other than it has in the catalog."
+    )
     price: Quantity | None = Field(default=None, description="Per GPU, such as '2.50 USD/hour'.")
     host_ram: Quantity | None = Field(default=None, description="Per node, such as '1 TiB'.")
     nic: Quantity | None = Field(default=None, description="Per GPU, one direction, such as '400 Gbit/s'.")
+    out: OutNodes | None = Field(
+        default=None, description="Nodes that cannot be used: how many, or which (node-0 is the first)."
+    )
+    oversubscription: float | None = Field(
+        default=None, ge=1, le=64, description="NIC rate below a leaf switch over its uplinks; 1 is non-blocking."
+    )
+    rails: bool | None = Field(
+        default=None, description="GPU i of every node is on rail switch i; the oversubscribed level joins the rails."
+    )
+    nodes_per_leaf: int | None = Field(
+        default=None, ge=1, le=100_000, description="Nodes below one leaf switch; default: 1, with rails all of them."
+    )
+    cpu_cores: int | None = Field(
+        default=None, ge=1, le=100_000, description="Per node, that sandboxes and reward code may use."
+    )
+
+    @field_validator("out", mode="before")
+    @classmethod
+    def _count_or_names(cls, value: object) -> object:
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        is_names = isinstance(value, list) and all(isinstance(item, str) and item for item in value)
+        if value is None or is_count or (is_names and isinstance(value, list) and len(value) <= MAX_OUT):
+            return value
+        raise ValueError("is neither a number of nodes, such as 1, nor a list of nodes, such as [node-17]")
 
     def to_spec(self) -> PoolSpec:
         return PoolSpec(
             nodes=self.nodes, gpu=self.gpu, node=self.node, name=self.name, gpus_per_node=self.gpus_per_node,
             price=self.price, host_ram=self.host_ram, nic=self.nic,
+            out=tuple(self.out) if isinstance(self.out, list) else self.out, oversubscription=self.oversubscription,
+            rails=self.rails, nodes_per_leaf=self.nodes_per_leaf, cpu_cores=self.cpu_cores,
         )  # fmt: skip
 
 
@@ -45,6 +75,15 @@ class ClusterFile(_Section):
 
     pools: list[PoolFile] = Field(min_length=1, max_length=MAX_POOLS)
     inter_pool: Quantity | None = Field(default=None, description="Link between pools per GPU, such as '100 Gbit/s'.")
+    inter_pool_total: Quantity | None = Field(
+        default=None, description="What all GPUs together can send between pools, such as '800 Gbit/s'."
+    )
+
+    def to_spec(self) -> ClusterSpec:
+        return ClusterSpec(
+            pools=tuple(pool.to_spec() for pool in self.pools), inter_pool=self.inter_pool,
+            inter_pool_total=self.inter_pool_total,
+        )  # fmt: skip
 
 
 class BatchFile(_Section):
@@ -159,6 +198,7 @@ class WorkloadFile(_Section):
             model=self.model, algorithm=self.algorithm, gpus=self.gpus,
             pools=tuple(pool.to_spec() for pool in self.cluster.pools) if self.cluster else (),
             inter_pool=self.cluster.inter_pool if self.cluster else None,
+            inter_pool_total=self.cluster.inter_pool_total if self.cluster else None,
             num_prompts=batch.prompts, group_size=batch.group, num_optimizer_steps=batch.optimizer_steps,
             num_epochs=batch.epochs, kl_coefficient=batch.kl, oversampling_ratio=batch.oversampling,
             prompt_max=lengths.prompt, prompt_mean=lengths.prompt_mean, response_max=lengths.response,
@@ -180,4 +220,14 @@ def read_workload(path: Path) -> WorkloadSpec:
         return WorkloadFile.model_validate(content).to_spec(str(path))
     except ValidationError as error:
         raise_for(error, WorkloadFile, where=str(path))
+        raise
+
+
+def read_cluster(path: Path) -> ClusterSpec:
+    """The cluster file at `path`: the keys of a workload file's `cluster`; raises InvalidInputError as above."""
+    content = read_yaml(path, kind="cluster file")
+    try:
+        return ClusterFile.model_validate(content).to_spec()
+    except ValidationError as error:
+        raise_for(error, ClusterFile, where=str(path))
         raise

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from planner.domain.plan import Plan
 from planner.domain.ranks import MeshAxis, RankRun, WorkerRanks, rank_map
@@ -10,6 +13,11 @@ from planner.report.words import one_line
 
 MAX_RUNS = 4
 """Runs of nodes that a cell lists."""
+
+
+def rank_section(plan: Plan) -> Group:
+    """The table under its title, as the sections of a report have it."""
+    return Group(Text(), Text("Ranks", style="bold cyan"), Padding(rank_table(plan), (0, 0, 0, 2)))
 
 
 def rank_table(plan: Plan) -> Table:
