@@ -93,11 +93,16 @@ def plan_text(plan: Plan) -> str:
     return _dump(plan_document(plan)) + "\n"
 
 
-def json_output(plan: Plan) -> str:
-    """What `--json` prints: the saved form and, under `run`, the wall-clock facts of this run."""
+def json_output(plan: Plan, extra: dict[str, Json] | None = None) -> str:
+    """What `--json` prints: the saved form and, under `run`, the wall-clock facts of this run.
+
+    `extra` are further keys that are printed but never saved.
+    """
     document = plan_document(plan)
     if plan.run is not None:
         document["run"] = _canonical(encode(plan.run))
+    if extra:
+        document.update({key: _canonical(value) for key, value in extra.items()})
     return _dump(document) + "\n"
 
 
