@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "show": "saved",
     "diff": "saved",
     "export": "saved",
+    "simulate": "simulate",
     "models": "catalogs",
     "hardware": "catalogs",
     "frameworks": "catalogs",

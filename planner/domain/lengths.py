@@ -61,6 +61,13 @@ class LengthLaw:
                 high = middle
         return 0.5 * (low + high), sigma
 
+    @property
+    def normal_parameters(self) -> tuple[float, float]:
+        """Mean and deviation of the logarithm of the unclipped length; ValueError for a law of one fixed length."""
+        if self.is_fixed:
+            raise ValueError("a fixed length has no lognormal parameters")
+        return self._mu_sigma
+
     def survival(self, tokens: FloatArray) -> FloatArray:
         """P(length > tokens), elementwise."""
         tokens = np.asarray(tokens, dtype=np.float64)

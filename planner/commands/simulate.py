@@ -1,0 +1,101 @@
+"""`rlplan simulate`: replay a saved plan event by event."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner import cli_options as opt
+from planner.commands.common import print_table, progress
+from planner.errors import DifferenceError, printable
+
+Iterations = Annotated[
+    int | None,
+    opt._option("--iterations", metavar="N", help="iterations to play [20]", convert=opt._whole, kind="an integer"),
+]
+ReplaySeed = Annotated[
+    int | None,
+    opt._option("--seed", metavar="N", help="of the sampled lengths [0]", convert=opt._whole, kind="an integer"),
+]
+LengthsFile = Annotated[
+    Path | None,
+    opt._option(
+        "--lengths",
+        metavar="FILE",
+        help="observed response lengths in place of the plan's law: one per line, or length,count",
+        convert=opt._file_path,
+        kind="a file name",
+    ),
+]
+Growth = Annotated[
+    float | None,
+    opt._option(
+        "--growth",
+        metavar="X",
+        help="mean response at the last iteration over that at the first [1]",
+        convert=float,
+        kind="a number",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    opt._option(
+        "--trace", metavar="FILE", help="write a trace for Perfetto", convert=opt._file_path, kind="a file name"
+    ),
+]
+RereadCache = Annotated[
+    bool, typer.Option("--reread-cache", help="streaming: a weight sync makes caches of running responses invalid")
+]
+
+
+def simulate(
+    file: opt.PlanFile,
+    iterations: Iterations = None,
+    seed: ReplaySeed = None,
+    lengths: LengthsFile = None,
+    growth: Growth = None,
+    reread_cache: RereadCache = False,
+    trace: Trace = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Replay a saved plan with sampled responses; exit code 5 when its time lies outside the replay's 95 % band."""
+    from planner.files.atomic import writable_target, write_atomic
+    from planner.files.catalog import load_overheads
+    from planner.files.plan import read_plan
+    from planner.simulate.lengths_file import read_lengths
+    from planner.simulate.replay import ReplaySettings, replay
+
+    if trace is not None:
+        writable_target(trace, where=f"--trace {trace}")
+    defaults = ReplaySettings()
+    settings = ReplaySettings(
+        num_iterations=defaults.num_iterations if iterations is None else iterations,
+        seed=defaults.seed if seed is None else seed,
+        histogram=None if lengths is None else read_lengths(lengths),
+        growth_factor=defaults.growth_factor if growth is None else growth,
+        rereads_cache=reread_cache,
+    )
+    plan = read_plan(file)
+    with progress("replaying"):
+        report = replay(plan, load_overheads(), settings)
+    if trace is not None:
+        from planner.report.trace import trace_text
+
+        write_atomic(trace, trace_text(plan, report.recording).encode())
+    if as_json:
+        import json
+
+        from planner.report.simulate import replay_document
+
+        print(json.dumps(replay_document(report), indent=1, ensure_ascii=False))
+    else:
+        from planner.report.simulate import replay_report
+
+        print_table(replay_report(plan, report))
+    if trace is not None:
+        print(f"saved {printable(str(trace))}; https://ui.perfetto.dev opens it", file=sys.stderr)
+    if not report.is_inside:
+        raise typer.Exit(DifferenceError.exit_code)

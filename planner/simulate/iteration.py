@@ -1,0 +1,357 @@
+"""The stages of successive iterations on a clock: dependencies, device groups, weight versions.
+
+One process per stage and batch. A stage starts when its inputs are there and the arbiter grants its GPUs; the modes
+differ in when the rollout of a batch may start:
+
+* synchronous: when everything of the batch before has ended;
+* batches: when the rollout before has ended and the weights are at most `staleness` versions behind. A weight sync
+  that waits gets the engines before the next rollout, and waits for the running one;
+* streaming: there is no such moment. Groups are submitted while no more than (version + staleness + 1) batches have
+  begun; a batch is the next complete groups, in the order in which they end. The weight sync pauses the engines.
+
+Trainer stages of a batch wait for the weight sync of the batch before: they work with the latest weights.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import simpy
+
+from planner.domain.execution import ExecutionMode, SchedulingPolicy
+from planner.domain.plan import Plan
+from planner.domain.stages import Stage, StageGraph, StageKind, StageName, WorkerName, build_graph
+from planner.domain.strategy import IntArray
+from planner.domain.workload import RewardKind
+from planner.simulate.arbiter import Arbiter, overlapping
+from planner.simulate.engine import Request
+from planner.simulate.kernels import EngineKernels
+from planner.simulate.lengths import Lengths
+from planner.simulate.record import EngineLog, Recording, Span
+from planner.simulate.rollout import EnginePool, Steps, StreamingPool
+from planner.simulate.training import TrainerRates, stage_s
+
+_TRAINERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What is replayed: a plan and its priced parts."""
+
+    plan: Plan
+    lengths: Lengths
+    kernels: dict[StageName, EngineKernels]
+    """Of the rollout and of a generative judge."""
+    rates: dict[StageName, TrainerRates]
+    seed: int
+    num_iterations: int
+    num_warm_up: int
+    rereads_cache: bool
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Batch:
+    index: int
+    done: dict[StageName, simpy.Event]
+    responses: list[Request] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Replay:
+    """Plays a script: `run` returns what was recorded."""
+
+    script: Script
+    env: simpy.Environment = field(default_factory=simpy.Environment)
+    recording: Recording = field(default_factory=Recording)
+    graph: StageGraph = field(init=False)
+    arbiter: Arbiter = field(init=False)
+    pools: dict[StageName, EnginePool] = field(init=False, default_factory=dict)
+    version: int = 0
+    """Weight syncs that have ended."""
+    _groups: dict[StageName, tuple[str, ...]] = field(init=False)
+    _before: dict[StageName, list[StageName]] = field(init=False)
+    _rank: dict[StageName, int] = field(init=False)
+    _synced: list[simpy.Event] = field(default_factory=list)
+    _ended: simpy.Event = field(init=False)
+    _num_claims: int = 0
+    # streaming
+    _stream: StreamingPool | None = None
+    _left: dict[int, int] = field(default_factory=dict)
+    """Responses of a group that have not ended, by group."""
+    _members: dict[int, list[Request]] = field(default_factory=dict)
+    _finished: list[Request] = field(default_factory=list)
+    """Responses of complete groups that no batch has taken."""
+    _num_completed: int = 0
+    _num_submitted: int = 0
+    """Batches of groups submitted."""
+    _sandboxes: list[float] = field(default_factory=list)
+    """When each sandbox is free."""
+
+    def __post_init__(self) -> None:
+        plan = self.script.plan
+        self.graph = build_graph(plan.workload)
+        self.arbiter = Arbiter(self.env, overlapping(plan.device_groups))
+        known = {group.id for group in plan.device_groups}
+        self._groups = {item.stage: tuple(g for g in item.device_groups if g in known) for item in plan.schedule}
+        self._rank = {item.stage: rank for rank, item in enumerate(plan.schedule)}
+        self._before = self._dependencies()
+        self._ended = self.env.event()
+        for name, kernels in self.script.kernels.items():
+            strategy = plan.placement(name).strategy
+            assert strategy is not None and hasattr(strategy, "num_engines")
+            log = EngineLog(num_engines=strategy.num_engines)
+            self.recording.engines[name] = log
+            if name is StageName.ROLLOUT and plan.execution.mode is ExecutionMode.STREAMING:
+                self._stream = StreamingPool(
+                    self.env, kernels, log, self._response_ended, rereads_cache=self.script.rereads_cache
+                )
+                self.pools[name] = self._stream
+            else:
+                self.pools[name] = EnginePool(self.env, kernels, log, _ignore)
+
+    @property
+    def num_batches(self) -> int:
+        return self.script.num_warm_up + self.script.num_iterations
+
+    def run(self) -> Recording:
+        """Plays all iterations."""
+        drive = {
+            ExecutionMode.SYNCHRONOUS: self._in_step,
+            ExecutionMode.BATCHES: self._ahead,
+            ExecutionMode.STREAMING: self._streaming,
+        }[self.script.plan.execution.mode]
+        self.env.process(drive())
+        self.env.run(until=self._ended)
+        return self.recording
+
+    # ------------------------------------------------------------------------------------------ modes
+
+    def _in_step(self) -> Steps:
+        for index in range(self.num_batches):
+            batch = self._begin(index)
+            yield self.env.all_of(list(batch.done.values()))
+            self.recording.iteration_ends_s.append(self.env.now)
+        self._ended.succeed()
+
+    def _ahead(self) -> Steps:
+        staleness = self.script.plan.execution.staleness
+        self.env.process(self._note_syncs())
+        for index in range(self.num_batches + staleness + 1):
+            if index > staleness:
+                yield self._sync_event(index - staleness - 1)
+            batch = self._begin(index)
+            yield batch.done[StageName.ROLLOUT]
+
+    def _streaming(self) -> Steps:
+        assert self._stream is not None
+        self.env.process(self._note_syncs())
+        self._stream.start()
+        self._submit()
+        yield self._ended
+
+    def _note_syncs(self) -> Steps:
+        for index in range(self.num_batches):
+            yield self._sync_event(index)
+            self.recording.iteration_ends_s.append(self.env.now)
+        self._ended.succeed()
+
+    def _sync_event(self, index: int) -> simpy.Event:
+        while len(self._synced) <= index:
+            self._synced.append(self.env.event())
+        return self._synced[index]
+
+    # ------------------------------------------------------------------------------------------ stages
+
+    def _begin(self, index: int, finished: list[Request] | None = None) -> _Batch:
+        """Starts the processes of a batch; `finished` are its responses when the engines stream."""
+        batch = _Batch(index=index, done={stage.name: self.env.event() for stage in self.graph.stages})
+        if finished is not None:
+            batch.responses = finished
+            batch.done[StageName.ROLLOUT].succeed()
+        for stage in self.graph.stages:
+            if finished is None or stage.name is not StageName.ROLLOUT:
+                self.env.process(self._stage(batch, stage))
+        return batch
+
+    def _dependencies(self) -> dict[StageName, list[StageName]]:
+        """Stages of the same batch that each stage waits for: its inputs, and what the policy puts before it."""
+        plan = self.script.plan
+        before: dict[StageName, list[StageName]] = {stage.name: [] for stage in self.graph.stages}
+        for first, second in self.graph.edges:
+            before[second].append(first)
+        policy = plan.execution.policy
+        names = [stage.name for stage in self.graph.stages]
+        if policy is SchedulingPolicy.SEQUENTIAL:
+            for first, second in pairwise(names):
+                before[second].append(first)
+        if policy is SchedulingPolicy.PLANNED:
+            for later in plan.schedule:
+                for earlier in plan.schedule:
+                    shares = any(
+                        (a, b) in self.arbiter.overlaps
+                        for a in self._groups[earlier.stage]
+                        for b in self._groups[later.stage]
+                    )
+                    if shares and self._rank[earlier.stage] < self._rank[later.stage]:
+                        before[later.stage].append(earlier.stage)
+        return before
+
+    def _stage(self, batch: _Batch, stage: Stage) -> Steps:
+        yield self.env.all_of([batch.done[name] for name in self._before[stage.name]])
+        if stage.worker in _TRAINERS and batch.index > 0:
+            yield self._sync_event(batch.index - 1)
+        groups = self._groups[stage.name]
+        pauses = self._pauses(stage)
+        if pauses is not None:
+            engine_groups = set(self._groups[StageName.ROLLOUT])
+            groups = tuple(group for group in groups if group not in engine_groups)
+        claim = self.arbiter.claim(groups, self._priority(batch, stage))
+        yield claim.granted
+        start = self.env.now
+        if pauses is not None:
+            pauses.pause()
+        yield from self._work(batch, stage)
+        if stage.name is StageName.WEIGHT_SYNC:
+            self.version += 1
+        if pauses is not None:
+            pauses.resume(self.version if stage.name is StageName.WEIGHT_SYNC else None)
+        self.arbiter.release(claim)
+        self._note_span(stage.name, batch.index, start)
+        if stage.name is StageName.WEIGHT_SYNC:
+            self._sync_event(batch.index).succeed()
+            if self._stream is not None:
+                self._submit()
+        batch.done[stage.name].succeed()
+
+    def _note_span(self, stage: StageName, batch: int, start_s: float) -> None:
+        span = Span(stage=stage, batch=batch, groups=self._groups[stage], start_s=start_s, end_s=self.env.now)
+        self.recording.spans.append(span)
+
+    def _pauses(self, stage: Stage) -> StreamingPool | None:
+        """The streaming engines, where the stage uses their GPUs."""
+        if self._stream is None:
+            return None
+        engines = self._groups[StageName.ROLLOUT]
+        shares = any((a, b) in self.arbiter.overlaps for a in self._groups[stage.name] for b in engines)
+        return self._stream if shares else None
+
+    def _priority(self, batch: _Batch, stage: Stage) -> tuple[int, ...]:
+        """Older batches first, in the planned order; or in the order of readiness."""
+        if self.script.plan.execution.policy is SchedulingPolicy.FIFO:
+            self._num_claims += 1
+            return (self._num_claims,)
+        return (batch.index, self._rank[stage.name])
+
+    def _work(self, batch: _Batch, stage: Stage) -> Steps:
+        workload, placement = self.script.plan.workload, self.script.plan.placement(stage.name)
+        if stage.name is StageName.ROLLOUT:
+            batch.responses = [request for group in self._requests(batch.index) for request in group]
+            fixed = [term.value for term in placement.time_terms if term.name in ("wake", "switch", "reload")]
+            yield self.env.timeout(sum(fixed))
+            yield from self.pools[stage.name].run_batch(batch.responses, self.version)
+        elif stage.kind is StageKind.GENERATION:
+            yield from self.pools[stage.name].run_batch(self._verdicts(batch), self.version)
+        elif stage.kind is StageKind.HOST:
+            if self._stream is None:
+                waves = -(-len(batch.responses) // workload.reward.num_parallel)
+                yield self.env.timeout(waves * workload.reward.latency_s)
+        elif stage.kind is StageKind.TRANSFER:
+            yield self.env.timeout(placement.time_s)
+        else:
+            yield self.env.timeout(self._trainer_s(batch, stage))
+        if stage.name is StageName.ACTOR_UPDATE:
+            self._note_trained(batch)
+
+    def _trainer_s(self, batch: _Batch, stage: Stage) -> float:
+        workload = self.script.plan.workload
+        number = workload.num_generated if stage.name is StageName.REWARD else workload.num_samples
+        tokens = np.array([r.prompt_tokens + r.response_tokens for r in batch.responses[:number]], dtype=np.float64)
+        random = np.random.default_rng([self.script.seed, batch.index, 1 + self._rank[stage.name]])
+        return stage_s(self.script.rates[stage.name], tokens, random)
+
+    def _note_trained(self, batch: _Batch) -> None:
+        trained = batch.responses[: self.script.plan.workload.num_samples]
+        self.recording.lags += [(batch.index, batch.index - request.version) for request in trained]
+        self.recording.num_tokens.append(sum(request.response_tokens for request in trained))
+
+    # ------------------------------------------------------------------------------------------ responses
+
+    def _lengths(self, index: int) -> IntArray:
+        """Lengths of the responses of one batch: the same whatever is replayed with this seed."""
+        script = self.script
+        progress = min(max(index - script.num_warm_up, 0) / max(script.num_iterations - 1, 1), 1.0)
+        random = np.random.default_rng([script.seed, index])
+        return script.lengths.sample(script.plan.workload.num_generated, progress, random)
+
+    def _requests(self, index: int) -> list[list[Request]]:
+        """One batch of groups that share a prompt, greedy baselines included."""
+        workload = self.script.plan.workload
+        size = workload.group_size + workload.algorithm.num_greedy_baselines
+        prompt = max(round(workload.prompt_mean_tokens), 1)
+        lengths = self._lengths(index).tolist()
+        return [
+            [
+                Request(group=(index << 32) + first, prompt_tokens=prompt, response_tokens=length)
+                for length in lengths[first : first + size]
+            ]
+            for first in range(0, len(lengths), size)
+        ]
+
+    def _verdicts(self, batch: _Batch) -> list[Request]:
+        """What a judge reads and writes."""
+        tokens = self.script.plan.workload.reward.judge_tokens
+        return [
+            Request(group=number, prompt_tokens=r.prompt_tokens + r.response_tokens, response_tokens=tokens)
+            for number, r in enumerate(batch.responses)
+        ]
+
+    # ------------------------------------------------------------------------------------------ streaming
+
+    def _submit(self) -> None:
+        """Submits batches of groups as far as the staleness allows."""
+        assert self._stream is not None
+        while self._num_submitted < self.version + self.script.plan.execution.staleness + 1:
+            groups = self._requests(self._num_submitted)
+            self._num_submitted += 1
+            for group in groups:
+                self._left[group[0].group] = len(group)
+            self._stream.submit(groups)
+
+    def _response_ended(self, request: Request) -> None:
+        reward = self.script.plan.workload.reward
+        if reward.kind is not RewardKind.SANDBOX or not reward.latency_s:
+            self._response_scored(request)
+            return
+        if not self._sandboxes:
+            self._sandboxes = [0.0] * reward.num_parallel
+        scored_s = max(heapq.heappop(self._sandboxes), self.env.now) + reward.latency_s
+        heapq.heappush(self._sandboxes, scored_s)
+        self.env.process(self._score(request, scored_s))
+
+    def _score(self, request: Request, scored_s: float) -> Generator[simpy.Event, None, None]:
+        yield self.env.timeout(scored_s - self.env.now)
+        self._response_scored(request)
+
+    def _response_scored(self, request: Request) -> None:
+        """A group is complete with its last response; a batch with enough complete groups."""
+        self._members.setdefault(request.group, []).append(request)
+        self._left[request.group] -= 1
+        if self._left[request.group]:
+            return
+        del self._left[request.group]
+        self._finished += self._members.pop(request.group)
+        number = self.script.plan.workload.num_generated
+        while len(self._finished) >= number:
+            taken, self._finished = self._finished[:number], self._finished[number:]
+            last = self.recording.spans_end_s(StageName.ROLLOUT)
+            self._note_span(StageName.ROLLOUT, self._num_completed, last)
+            self._begin(self._num_completed, taken)
+            self._num_completed += 1
+
+
+def _ignore(request: Request) -> None:
+    """Batches know their responses."""
