@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "diff": "saved",
     "export": "saved",
     "simulate": "simulate",
+    "report": "report",
     "models": "catalogs",
     "hardware": "catalogs",
     "frameworks": "catalogs",
