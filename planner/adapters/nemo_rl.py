@@ -78,7 +78,7 @@ TORCH_CUDA_ARCH_LIST=${{TORCH_CUDA_ARCH_LIST:-9.0 10.0}}
 export NEMO_RL TRAIN_DATA TORCH_CUDA_ARCH_LIST
 # Shipped files name prompts relative to the checkout.
 cd -- "$NEMO_RL"
-exec uv run examples/{_program(plan)} --config "$here/{CONFIG}" "$@"
+uv run examples/{_program(plan)} --config "$here/{CONFIG}" "$@"
 """
 
 

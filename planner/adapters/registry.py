@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXPORTERS: dict[str, str] = {
     "verl": "verl",
     "nemo-rl": "nemo_rl",
+    "openrlhf": "openrlhf",
     "areal": "areal",
 }
 """Name of the framework as in `planner/adapters/data` -> module of `planner.adapters`."""
