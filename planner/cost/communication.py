@@ -5,6 +5,10 @@ bytes x (fitted per GPU, operation and rank count). Across domains it runs as in
 overlap partially: the longer of the two levels counts whole, the shorter one half (measured on 4 x 8 B200).
 Every function returns the exposed seconds of the two levels separately; their sum is the collective's time.
 
+Oversubscribed fabrics: below one leaf switch every NIC has its line rate; a leaf of M GPUs has M NIC rates / f upwards.
+All groups of ranks communicate at the same time, so that what they send out of a leaf adds up (`Span.ring_slowdown`,
+`Span.exchange_slowdown`). docs/cluster.md derives the factors.
+
 Payload conventions: all-reduce: the tensor on each rank; all-gather and reduce-scatter: the full tensor;
 all-to-all: what one rank sends, its own share included.
 """
@@ -48,6 +52,10 @@ class Span:
     """Some candidate's group leaves its domain."""
     communicates: bool
     """Some candidate's group has more than one rank."""
+    ring_slowdown: FloatArray | None = None
+    """How much longer a ring over the group takes than at NIC rate; None on a non-blocking fabric."""
+    exchange_slowdown: FloatArray | None = None
+    """The same for an all-to-all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +81,12 @@ def span(num_ranks: FloatArray, stride: FloatArray | float, node: NodeType) -> S
         hop[2:] = (
             network.nic_latency_s
             + network.nic_latency_per_log2_s * np.log2(np.arange(2, most + 1))
-            + network.nic_half_bytes / nic_rate(node)
+            + network.nic_half_bytes / line_rate(node)
         )
         hop_s = hop.take(domains.astype(np.intp))
     else:
         hop_s = np.zeros_like(local)
+    ring, exchange = _slowdowns(num_ranks, stride, local, domains, node)
     return Span(
         num_ranks=num_ranks,
         local_ranks=local,
@@ -86,16 +95,64 @@ def span(num_ranks: FloatArray, stride: FloatArray | float, node: NodeType) -> S
         hop_s=hop_s,
         crosses=most > 1,
         communicates=bool(num_ranks.max(initial=1.0) > 1),
+        ring_slowdown=ring,
+        exchange_slowdown=exchange,
     )
 
 
-def nic_rate(node: NodeType) -> float:
-    """Sustained bytes/s of one GPU's NIC for large messages.
+def _slowdowns(
+    num_ranks: FloatArray, stride: FloatArray | float, local: FloatArray, domains: FloatArray, node: NodeType
+) -> tuple[FloatArray | None, FloatArray | None]:
+    """(ring, exchange) factors over NIC rate where groups leave their leaf switch; None on a non-blocking fabric.
+
+    A ring that visits k domains of a leaf in a row leaves it once per k hops, so that the rings of all GPUs of the
+    leaf put 1 / k of their NIC rates on its uplinks: max(1, f / k). An all-to-all over L leaves sends (L - 1) / L of
+    the payload upwards at 1 / f of the NIC rate, and (N - 1) / N of it through the NIC.
+    """
+    oversubscription = node.oversubscription_ratio
+    if oversubscription <= 1.0:
+        return None, None
+    in_leaf = np.minimum(np.maximum(np.floor(node.leaf_gpus / stride), local), num_ranks)
+    leaves = np.ceil(num_ranks / in_leaf)
+    ring = np.maximum(oversubscription * local / in_leaf, 1.0)
+    remote = np.maximum(1.0 - 1.0 / domains, 0.5)  # of two domains or more; one has no leaf to leave
+    exchange = np.maximum(oversubscription * (1.0 - 1.0 / leaves) / remote, 1.0)
+    return np.where(leaves > 1.0, ring, 1.0), np.where(leaves > 1.0, exchange, 1.0)
+
+
+def line_rate(node: NodeType) -> float:
+    """Sustained bytes/s of one GPU's NIC for large messages below one leaf switch.
 
     A message of s bytes reaches s / (s + nic_half_bytes) of it, which is the same as a fixed latency of
     nic_half_bytes / rate; `Span.hop_s` and `send_s` contain that latency.
     """
     return node.nic_bytes_per_s * node.network.nic_ratio
+
+
+def nic_rate(node: NodeType) -> float:
+    """Sustained bytes/s of one GPU while all GPUs send to anywhere in the pool: the line rate, or its share of the
+    uplinks of an oversubscribed leaf."""
+    return line_rate(node) / node.oversubscription_ratio
+
+
+def group_rate(num_gpus: FloatArray, node: NodeType) -> FloatArray | float:
+    """`nic_rate` within groups of `num_gpus` adjacent GPUs: those that fit below one leaf keep the line rate."""
+    if node.oversubscription_ratio <= 1.0:
+        return line_rate(node)
+    return np.where(num_gpus <= node.leaf_gpus, line_rate(node), nic_rate(node))
+
+
+def pipeline_slowdown(num_gpus: FloatArray, num_stages: FloatArray, node: NodeType) -> FloatArray | float:
+    """Factor over NIC rate of sends between pipeline stages that are num_gpus / num_stages GPUs apart.
+
+    All ranks send at the same time; of the M GPUs of a leaf the last num_gpus / num_stages send upwards:
+    max(1, f * min(distance, M) / M), and 1 for a pipeline below one leaf.
+    """
+    oversubscription, leaf = node.oversubscription_ratio, float(node.leaf_gpus)
+    if oversubscription <= 1.0:
+        return 1.0
+    upwards = np.minimum(num_gpus / num_stages, leaf) / leaf
+    return np.where(num_gpus > leaf, np.maximum(oversubscription * upwards, 1.0), 1.0)
 
 
 def collective_s(
@@ -114,9 +171,12 @@ def collective_s(
     local_bytes = payload_bytes / group.num_domains if is_exchange else payload_bytes
     scale_up = _local_s(op, local_bytes, group, node)
     remote_ratio = 1.0 - 1.0 / group.num_domains
-    wire = remote_ratio * payload_bytes * (_PASSES[op] / nic_rate(node))
+    wire = remote_ratio * payload_bytes * (_PASSES[op] / line_rate(node))
     if not is_exchange:
         wire /= group.local_ranks
+    slowdown = group.exchange_slowdown if is_exchange else group.ring_slowdown
+    if slowdown is not None:
+        wire *= slowdown
     wire += group.hop_s
     return overlap(scale_up, wire)
 
@@ -129,16 +189,22 @@ def overlap(scale_up_s: FloatArray, scale_out_s: FloatArray) -> tuple[FloatArray
     return scale_up_s - up_hidden, scale_out_s - (hidden - up_hidden)
 
 
-def send_s(payload_bytes: FloatArray | float, crosses: BoolArray, node: NodeType) -> FloatArray:
+def send_s(
+    payload_bytes: FloatArray | float, crosses: BoolArray, node: NodeType, slowdown: FloatArray | float | None = None
+) -> FloatArray:
     """Seconds of one point-to-point message; `crosses` says which candidates leave the scale-up domain.
 
+    `slowdown` is a factor over NIC rate on an oversubscribed fabric; None: all GPUs send out of their leaf.
     Inside a domain: latency and bandwidth of a two-rank all-gather, whose bus carries the message once.
     """
     law = node.gpu.collective(CollectiveOp.ALL_GATHER)
     inside = law.alpha_s[0] + payload_bytes * (1.0 / law.bytes_per_s[0])
     network = node.network
-    rate = nic_rate(node)
-    outside = payload_bytes * (1.0 / rate) + (network.nic_latency_s + network.nic_half_bytes / rate)
+    rate = line_rate(node)
+    on_wire = payload_bytes * (1.0 / rate)
+    if node.oversubscription_ratio > 1.0:
+        on_wire = on_wire * (node.oversubscription_ratio if slowdown is None else slowdown)
+    outside = on_wire + (network.nic_latency_s + network.nic_half_bytes / rate)
     return np.where(crosses, np.maximum(inside, outside), inside)
 
 
@@ -176,7 +242,10 @@ def expert_exchange_s(
     if not group.crosses:
         return scale_up, np.zeros_like(scale_up)
     remote = exchange_copies(group.num_domains, num_choices) * (1.0 - 1.0 / group.num_domains)
-    wire = token_bytes * remote * (1.0 / nic_rate(node)) + group.hop_s
+    wire = token_bytes * remote * (1.0 / line_rate(node))
+    if group.exchange_slowdown is not None:
+        wire *= group.exchange_slowdown
+    wire = wire + group.hop_s
     out_is_longer = wire > scale_up
     return scale_up * ~out_is_longer, wire * out_is_longer
 

@@ -18,7 +18,7 @@ from math import log1p
 
 import numpy as np
 
-from planner.cost.communication import Span, collective_s, send_s, span
+from planner.cost.communication import Span, collective_s, pipeline_slowdown, send_s, span
 from planner.cost.formats import WeightFormats, engine_kernel, engine_rates, expert_launch_s, expert_rates
 from planner.domain.hardware import CollectiveLaw, CollectiveOp, Gpu, NodeType, Precision
 from planner.domain.model import LayerClass, Model
@@ -218,7 +218,8 @@ def decode_step_terms(
     if layout.pp.max(initial=1.0) > 1:
         is_piped = layout.pp > 1
         waiting = head + head_launch + logits_up + logits_out
-        send = send_s(group * (ACTIVATION_BYTES * model.hidden_size), layout.pp_crosses, node)
+        uplinks = pipeline_slowdown(layout.tp * layout.attention_dp * layout.pp, layout.pp, node)
+        send = send_s(group * (ACTIVATION_BYTES * model.hidden_size), layout.pp_crosses, node, uplinks)
         terms["pp_bubble"] = (layout.pp - 1.0) * waiting
         terms["pp_transfer"] = send * (layout.pp * is_piped)
     host = engine_host_s(overheads, num_running, terms)

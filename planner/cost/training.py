@@ -15,7 +15,7 @@ from math import sqrt
 import numpy as np
 
 from planner.cost import memory
-from planner.cost.communication import collective_s, expert_exchange_s, send_s
+from planner.cost.communication import collective_s, expert_exchange_s, pipeline_slowdown, send_s
 from planner.cost.compute import KernelRates, attention_flop_per_token, kernel_rates
 from planner.cost.data_parallel import data_parallel_s, gather_per_micro_batch_s
 from planner.cost.layout import Layout, layout, model_totals
@@ -354,9 +354,9 @@ def _ring_s(
         step = work * (flop * rates.attention_s_per_flop)
         message = sharded * (_ACTIVATION_BYTES * elements)
         number = float(layer.num_layers)
-        forward += number * np.maximum(send_s(message, crosses, site.node) - step, 0.0)
+        forward += number * np.maximum(send_s(message, crosses, site.node, at.cp.ring_slowdown) - step, 0.0)
         backward += number * np.maximum(
-            send_s(2.0 * message, crosses, site.node) - ATTENTION_BACKWARD_RATIO * step, 0.0
+            send_s(2.0 * message, crosses, site.node, at.cp.ring_slowdown) - ATTENTION_BACKWARD_RATIO * step, 0.0
         )
     forward *= steps
     backward *= steps
@@ -548,7 +548,8 @@ def _pipeline_transfer_s(
     if not has_pipeline.any():
         return np.zeros_like(tokens)
     message = tokens * at.per_tp * (_ACTIVATION_BYTES * at.totals.hidden_size)
-    send = send_s(message, at.pipeline_crosses > 0.0, site.node)
+    uplinks = pipeline_slowdown(table.num_gpus, table.pp, site.node)
+    send = send_s(message, at.pipeline_crosses > 0.0, site.node, uplinks)
     fill = table.pp - 1.0
     if window_s is None:
         return has_pipeline * send * (num_micro_batches + fill)

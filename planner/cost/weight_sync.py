@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.cost.communication import nic_rate
+from planner.cost.communication import group_rate, nic_rate
 from planner.cost.layout import Layout
 from planner.cost.memory import States, is_zero3
 from planner.cost.terms import Terms
@@ -41,7 +41,7 @@ def sync_terms(
     held = _held_ratio(table, at)
     remote = _remote_ratio(table, at, node.scale_up_domain_gpus)
     local_rate = node.gpu.scale_up_bytes_per_s * overheads.sync_gather_ratio
-    gather = copy_bytes * ((1.0 - held) / local_rate + remote / nic_rate(node))
+    gather = copy_bytes * ((1.0 - held) / local_rate + remote / group_rate(table.num_gpus, node))
     fixed = np.full_like(gather, overheads.sync_fixed_s)
     send = copy_bytes / (table.num_gpus * nic_rate(node))
     return {"sync_gather": gather, "sync_fixed": fixed}, {
