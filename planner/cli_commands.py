@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "models": "catalogs",
     "hardware": "catalogs",
     "frameworks": "catalogs",
+    "budget": "budget",
     "validate": "validate",
 }
 """Name -> module of `planner.commands` with a function of that name, in the order of the help."""

@@ -1,0 +1,1 @@
+"""Many plans at once: points that share pricing, workers that plan them, and the file that survives."""
