@@ -56,7 +56,7 @@ def deliver(made: Plan, output: Path | None, *, as_json: bool) -> None:
         raise InfeasibleError("; ".join(misfits(made)) or "the configuration does not fit")
 
 
-def print_plan(made: Plan, *, as_json: bool) -> None:
+def print_plan(made: Plan, *, as_json: bool, has_pictures: bool = False) -> None:
     if as_json:
         from planner.files.plan import json_output
 
@@ -64,7 +64,7 @@ def print_plan(made: Plan, *, as_json: bool) -> None:
         return
     from planner.report import terminal
 
-    terminal.print_plan(made, sys.stdout, width=width())
+    terminal.print_plan(made, sys.stdout, width=width(), has_pictures=has_pictures)
 
 
 def print_table(renderable: RenderableType) -> None:

@@ -12,11 +12,19 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from planner.domain.plan import HostRam, Placement, Plan, ScheduledStage, Status
+from planner.domain.plan import HostRam, Placement, Plan, Status
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.verdict import Verdict
 from planner.errors import printable
-from planner.files.plan import gpu_hours
+from planner.report.facts import (
+    band_words,
+    cost_words,
+    execution_words,
+    limit_words,
+    proof_words,
+    whole_cost_words,
+)
+from planner.report.pictures import memory_bars, timeline
 from planner.report.words import (
     MISFIT,
     arrangement,
@@ -26,29 +34,18 @@ from planner.report.words import (
     misfits,
     one_line,
     percent,
-    quantity,
     rests_on_defaults,
     strategy_words,
     term_words,
 )
-from planner.units import format_bytes, format_range, format_seconds
+from planner.units import format_bytes, format_seconds
 
 MAX_WIDTH = 100
 MIN_WIDTH = 60
 _BAR = 10
 _SHOWN_TERMS = 5
 _SHOWN_REASONS = 6
-ROUNDING_GAP_RATIO = 1e-5
-"""The search counts time in ticks; a gap below this is their rounding."""
 _STATUS_STYLE = {Status.OPTIMAL: "bold green", Status.FEASIBLE: "bold yellow"}
-_SHORT = {
-    "reference log-prob": "ref",
-    "old log-prob": "old",
-    "actor update": "actor",
-    "critic update": "critic",
-    "critic value": "value",
-    "weight sync": "sync",
-}
 
 
 class _SafeConsole(Console):
@@ -63,10 +60,10 @@ class _SafeConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
+            if segment.control:
                 yield segment
             else:
-                yield Segment(printable(segment.text), segment.style)
+                yield Segment(printable(_encodable(segment.text, self.encoding)), segment.style)
 
 
 _INDENT = 2
@@ -75,10 +72,10 @@ _CUT = "…"
 """What stands for text that a column has no room for."""
 
 
-def print_plan(plan: Plan, stream: TextIO, *, width: int = MAX_WIDTH) -> None:
+def print_plan(plan: Plan, stream: TextIO, *, width: int = MAX_WIDTH, has_pictures: bool = False) -> None:
     """Writes the report; with colours only to a terminal, and never wider than `width` columns."""
     width = max(MIN_WIDTH, width)
-    print_renderable(render(plan, width=width), stream, width=width)
+    print_renderable(render(plan, width=width, has_pictures=has_pictures), stream, width=width)
 
 
 def print_renderable(renderable: RenderableType, stream: TextIO, *, width: int = MAX_WIDTH) -> None:
@@ -89,7 +86,22 @@ def print_renderable(renderable: RenderableType, stream: TextIO, *, width: int =
     if stream.isatty():
         _SafeConsole(stream, width, has_colours=True).print(renderable)
     else:
-        stream.write(plain(renderable, width=width))
+        stream.write(_encodable(plain(renderable, width=width), stream.encoding))
+
+
+_ASCII = str.maketrans({"·": "-", "×": "x", _CUT: "~", "–": "-"})
+"""The report's own letters beyond ASCII, one for one so that columns stay."""
+
+
+def _encodable(text: str, encoding: str | None) -> str:
+    """`text` in letters that a stream of the encoding can write, where the report has others to offer."""
+    try:
+        text.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        return text.translate(_ASCII)
+    except LookupError:
+        pass
+    return text
 
 
 def plan_report(plan: Plan, *, width: int = MAX_WIDTH) -> str:
@@ -104,14 +116,16 @@ def plain(renderable: RenderableType, *, width: int = MAX_WIDTH) -> str:
     return "".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines())
 
 
-def render(plan: Plan, *, width: int = MAX_WIDTH) -> Group:
-    """The whole report."""
+def render(plan: Plan, *, width: int = MAX_WIDTH, has_pictures: bool = False) -> Group:
+    """The whole report; with bars of GPU memory by content where there is room for pictures."""
     plan = one_line(plan)
     sections: list[RenderableType] = [_headline(plan)]
     sections += _section("Device groups", _device_groups(plan))
     sections += _section("Stages", _stages(plan))
-    sections += _section("Timeline", _timeline(plan, width))
+    sections += _section("Timeline", timeline(plan, width - _INDENT))
     sections += _section("GPU memory at each stage's worst instant", _gpu_memory(plan))
+    if has_pictures:
+        sections += _section("GPU memory against the device", memory_bars(plan, width - _INDENT))
     sections += _section("Host RAM", _host_ram(plan))
     sections += _section("Search", _search(plan))
     sections += _section("Frameworks", _frameworks(plan))
@@ -161,7 +175,7 @@ def _headline(plan: Plan) -> Group:
         (f"{work.algorithm.title} on {work.actor.id}", "bold"),
         f" · {pools}",
         f" · for {plan.limits.framework}" if plan.limits.framework else "",
-        f" · {arrangement(plan)}, synchronous" if arrangement(plan) else "",
+        f" · {arrangement(plan)}, {execution_words(plan)}" if arrangement(plan) else "",
     )
     job = Text(
         f"{work.num_prompts:,} prompts x {work.group_size}; prompt up to {work.prompt_max_tokens:,}, "
@@ -179,65 +193,29 @@ def _headline(plan: Plan) -> Group:
 
 
 def _answer(plan: Plan) -> Text:
+    whole = whole_cost_words(plan)
     parts = [
         Text.assemble((format_seconds(plan.time_s), "bold"), " per iteration"),
         Text.assemble((f"{plan.tokens_per_s_per_gpu:,.0f}", "bold"), " tokens/s/GPU"),
-        Text.assemble((_cost(plan), "bold"), " per iteration", _whole_cost(plan)),
+        Text.assemble((cost_words(plan), "bold"), " per iteration", f" ({whole})" if whole else ""),
     ]
     if plan.num_gpus != plan.cluster.num_gpus:
         parts.append(Text(f"{plan.num_gpus} of {plan.cluster.num_gpus} GPUs used"))
     return Text(" · ").join(parts)
 
 
-def _cost(plan: Plan) -> str:
-    """What the nodes cost that the plan uses."""
-    return f"{plan.usd:,.2f} USD" if plan.usd is not None else f"{gpu_hours(plan):.2f} GPU-hours (no price known)"
-
-
-def _whole_cost(plan: Plan) -> str:
-    """What the whole cluster costs, where nodes are left idle."""
-    if plan.num_nodes_used == {pool.name: pool.num_nodes for pool in plan.cluster.pools}:
-        return ""
-    if plan.usd is not None and plan.cluster_usd is not None:
-        return f" ({plan.cluster_usd:,.2f} USD with idle nodes)"
-    return f" ({plan.time_s * plan.cluster.num_gpus / 3600.0:.2f} GPU-hours with idle nodes)"
-
-
 def _time_band(plan: Plan) -> list[Text]:
-    """Where the measured time should lie, and what that rests on."""
-    band = plan.time_band
-    if band is None:
-        return []
-    span = format_range(band.low_ratio * plan.time_s, band.high_ratio * plan.time_s)
-    return [Text(f"{percent(band.coverage_ratio)} band {span}; {band.basis}", style="dim")]
+    return [Text(band_words(plan), style="dim")] if plan.time_band is not None else []
 
 
 def _limits(plan: Plan) -> list[Text]:
-    """The user's limits, all of which the plan keeps."""
-    limits = plan.limits
-    parts = [
-        f"{format_seconds(limits.max_iteration_s)} per iteration" if limits.max_iteration_s is not None else "",
-        f"{limits.max_usd_per_iteration:,.2f} USD per iteration" if limits.max_usd_per_iteration is not None else "",
-        f"{limits.max_gpus:,} GPUs" if limits.max_gpus is not None else "",
-    ]
-    given = [part for part in parts if part]
-    return [Text(f"within the limits: at most {', '.join(given)}", style="dim")] if given else []
+    words = limit_words(plan)
+    return [Text(words, style="dim")] if words else []
 
 
 def _proof(plan: Plan) -> Text:
-    if is_fixed(plan):
-        return Text("Priced as given; nothing was searched.", "dim")
-    kind, bound = plan.limits.objective.value, quantity(plan.bound, plan.objective_unit)
-    style = _STATUS_STYLE.get(plan.status, "bold red")
-    gap = f"{kind}: lower bound {bound}, gap {percent(plan.gap_ratio)}"
-    if plan.status is not Status.OPTIMAL:
-        return Text.assemble((plan.status.value, style), f", best found but not proven optimal, {gap}")
-    if plan.gap_ratio <= ROUNDING_GAP_RATIO:
-        return Text.assemble(("proven optimal", style), f" in the declared space, {kind}: lower bound {bound}")
-    return Text.assemble(
-        (f"within {percent(plan.gap_ratio)} of the proven optimum", style),
-        f" ({kind} {bound}); preferred for fewer GPUs, headroom or simplicity",
-    )
+    verdict, rest = proof_words(plan)
+    return Text.assemble((verdict, _STATUS_STYLE.get(plan.status, "bold red")), rest) if verdict else Text(rest, "dim")
 
 
 def _few_sizes(plan: Plan) -> list[Text]:
@@ -322,53 +300,6 @@ def _bound_words(placement: Placement) -> Text:
     top = largest(placement.time_terms, count=3, least_ratio=0.08)
     details = ", ".join(f"{name} {percent(share)}" for name, share in top)
     return Text.assemble((placement.bound_by, "magenta"), (f": {details}" if details else "", "dim"))
-
-
-# ---------------------------------------------------------------------------------------------- when
-
-
-def _timeline(plan: Plan, width: int) -> Table | None:
-    if not plan.schedule or plan.time_s <= 0:
-        return None
-    names = [group.id for group in plan.device_groups]
-    # Section indent, the column of names and the gap after it.
-    cells = max(30, width - 2 - max(len(name) for name in [*names, "host"]) - 2)
-    table = _table()
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="crop")
-    rows = [(group.id, [s for s in plan.schedule if group.id in s.device_groups]) for group in plan.device_groups]
-    ids = {group.id for group in plan.device_groups}
-    on_host = [s for s in plan.schedule if not ids & set(s.device_groups) and s.end_s > s.start_s]
-    for name, items in [*rows, *([("host", on_host)] if on_host else [])]:
-        table.add_row(name, _lane(items, plan.time_s, cells))
-    end = format_seconds(plan.time_s)
-    table.add_row("", Text("0 s" + " " * (cells - 3 - len(end)) + end, style="dim"))
-    return table
-
-
-_LANE_STYLES = ("white on blue", "black on cyan", "black on green", "black on yellow", "white on magenta")
-
-
-def _lane(items: list[ScheduledStage], total_s: float, cells: int) -> Text:
-    """One device group over time: `[rollout      ][ref][actor    ]`; dots are idle time."""
-    lane, position = Text(), 0
-    for index, item in enumerate(sorted(items, key=lambda s: (s.start_s, s.end_s))):
-        start, end = round(item.start_s / total_s * cells), round(item.end_s / total_s * cells)
-        start = max(start, position)
-        if end <= start:
-            continue
-        lane.append("." * (start - position), style="dim")
-        lane.append(_block(item.stage.value, end - start), style=_LANE_STYLES[index % len(_LANE_STYLES)])
-        position = end
-    lane.append("." * (cells - position), style="dim")
-    return lane
-
-
-def _block(name: str, size: int) -> str:
-    if size < 3:
-        return "|" * size
-    label = name if len(name) <= size - 2 else _SHORT.get(name, name)
-    return f"[{label[: size - 2]:-<{size - 2}}]"
 
 
 # ---------------------------------------------------------------------------------------------- what fits

@@ -1,8 +1,4 @@
-"""Which worker's ranks are on which GPUs, nodes and scale-up domains; large clusters by node or by several nodes.
-
-Ranks are placed as the cost model prices them (planner/cost/layout.py): tensor-parallel ranks are neighbours, then
-context-, data- and pipeline-parallel ones; experts: expert tensor, expert, expert data, pipeline.
-"""
+"""Which worker's ranks are on which GPUs, nodes and scale-up domains; large clusters by node or by several nodes."""
 
 from __future__ import annotations
 
@@ -11,10 +7,12 @@ from dataclasses import dataclass
 
 from planner.domain.hardware import Pool
 from planner.domain.plan import DeviceGroup, Plan
+from planner.domain.ranks import MeshAxis, WorkerRanks, rank_map
 from planner.domain.stages import WorkerName
-from planner.domain.strategy import RolloutStrategy, Strategy, TrainerStrategy
+from planner.domain.strategy import Strategy
+from planner.report.cluster import axis_words
 from planner.report.html.markup import Html, details, figure, join, table, tag
-from planner.report.words import counted, degrees, strategy_words
+from planner.report.words import counted, strategy_words
 
 MAX_CELLS = 256
 """Cells per map; more GPUs are drawn several to a cell."""
@@ -25,9 +23,17 @@ NUM_COLOURS = 8
 class Seat:
     """A worker on its device group."""
 
-    worker: WorkerName
+    ranks: WorkerRanks
     group: DeviceGroup
     strategy: Strategy
+
+    def size(self, axis: str) -> int:
+        """Ranks along an axis; 1 for one that the worker does not have."""
+        return next((item.size for item in self.ranks.axes if item.name == axis), 1)
+
+    @property
+    def is_engine(self) -> bool:
+        return any(axis.name == "engine" for axis in self.ranks.axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +48,15 @@ class Cell:
 
 
 def seats(plan: Plan) -> tuple[Seat, ...]:
-    """Each worker once, in the order of its first stage."""
+    """Each worker on its device group, in the order of the placements."""
     groups = {group.id: group for group in plan.device_groups}
-    found: dict[WorkerName, Seat] = {}
-    for placement in plan.placements:
-        group, worker = groups.get(placement.device_group), placement.worker
-        if worker is not None and group is not None and placement.strategy is not None:
-            found.setdefault(worker, Seat(worker=worker, group=group, strategy=placement.strategy))
-    return tuple(found.values())
+    strategies = {(p.worker, p.device_group): p.strategy for p in reversed(plan.placements)}
+    found = []
+    for ranks in rank_map(plan):
+        strategy = strategies[ranks.worker, ranks.device_group]
+        assert strategy is not None
+        found.append(Seat(ranks=ranks, group=groups[ranks.device_group], strategy=strategy))
+    return tuple(found)
 
 
 def cluster_figure(plan: Plan) -> Html:
@@ -60,7 +67,7 @@ def cluster_figure(plan: Plan) -> Html:
         "One map per worker: which of its ranks sits on which GPU. Boxes are nodes; where a scale-up domain is wider "
         "or narrower than a node, it has a frame of its own.",
         tag("div", {"class": "maps"}, *(_map(plan, seat) for seat in found)),
-        details("Device groups and ranks as a table", _group_table(plan), _rank_table(found)),
+        details("Device groups and ranks as a table", _group_table(plan), _rank_table(plan, found)),
     )  # fmt: skip
 
 
@@ -68,17 +75,17 @@ def _map(plan: Plan, seat: Seat) -> Html:
     pool = plan.cluster.pool(seat.group.pool)
     size = gpus_per_cell(pool)
     cells = list(_cells(pool, seat, size))
-    what, key = _colour_words(seat.strategy)
-    trains = seat.worker not in (WorkerName.REFERENCE, WorkerName.REWARD_MODEL)
+    what, key = _colour_words(seat, size)
+    trains = seat.ranks.worker not in (WorkerName.REFERENCE, WorkerName.REWARD_MODEL)
     scale = (
         "" if size == 1 else (f" One cell is {'a node' if size == pool.node.gpus_per_node else counted(size, 'GPU')}.")
     )
     return tag(
         "div", {"class": "map"},
-        tag("h3", {}, seat.worker.value),
+        tag("h3", {}, seat.ranks.worker.value),
         tag("p", {"class": "note"}, f"{seat.group.id}: {strategy_words(seat.strategy, trains=trains)}"),
         tag("p", {"class": "note"}, f"Colour and {key}: {what}.{scale}"),
-        tag("div", {"class": "pool", "role": "group", "aria-label": f"GPUs of {seat.worker.value}"},
+        tag("div", {"class": "pool", "role": "group", "aria-label": f"GPUs of {seat.ranks.worker.value}"},
             *_boxes(pool, cells, size)),
     )  # fmt: skip
 
@@ -96,83 +103,63 @@ def gpus_per_cell(pool: Pool) -> int:
 def _cells(pool: Pool, seat: Seat, size: int) -> Iterator[Cell]:
     for first in range(0, pool.num_gpus, size):
         end = min(first + size, pool.num_gpus)
-        used = range(max(first, seat.group.ranks.start), min(end, seat.group.ranks.stop))
-        per_node = pool.node.gpus_per_node
-        last_node = (end - 1) // per_node
-        node = (
-            f"node {first // per_node}" if last_node == first // per_node else f"nodes {first // per_node}-{last_node}"
-        )
         gpus = f"GPU {first}" if size == 1 else f"GPU {first}-{end - 1}"
-        if not used:
-            yield Cell(first=first, size=end - first, index=-1, label="", tip=f"{gpus}, {node}: not used")
+        where = f"{gpus}, {_node_words(pool, first, end - 1)}"
+        low, high = max(first, seat.group.first_gpu), min(end, seat.group.first_gpu + seat.ranks.num_ranks)
+        if low >= high:
+            yield Cell(first=first, size=end - first, index=-1, label="", tip=f"{where}: not used")
             continue
-        ranks = [gpu - seat.group.first_gpu for gpu in (used[0], used[-1])]
-        index, label = _coordinate(seat.strategy, ranks[0], ranks[1])
-        yield Cell(first=first, size=end - first, index=index, label=label,
-                   tip=f"{gpus}, {node}: {_rank_words(seat.strategy, ranks[0], ranks[1])}")  # fmt: skip
+        ranks = (low - seat.group.first_gpu, high - 1 - seat.group.first_gpu)
+        index, label = _coordinate(seat, *ranks)
+        tip = f"{where}: {_rank_words(seat.ranks, *ranks)}"
+        yield Cell(first=first, size=end - first, index=index, label=label, tip=tip)
 
 
-def _colour_words(strategy: Strategy) -> tuple[str, str]:
+def _node_words(pool: Pool, first_gpu: int, last_gpu: int) -> str:
+    nodes = [pool.physical_node(gpu // pool.node.gpus_per_node) for gpu in (first_gpu, last_gpu)]
+    return f"node {nodes[0]}" if nodes[0] == nodes[1] else f"nodes {nodes[0]}-{nodes[1]}"
+
+
+def _colour_words(seat: Seat, size: int) -> tuple[str, str]:
     """(what the colour stands for, what is written in a cell)."""
-    if isinstance(strategy, RolloutStrategy):
+    if seat.is_engine:
         return "the engine", "number"
-    if strategy.pp > 1:
-        return "the pipeline stage, then the data-parallel replica" if strategy.dp > 1 else "the pipeline stage", (
-            "number"
-        )
-    return "the data-parallel replica", "number"
+    if seat.size("pp") == 1:
+        return "the data-parallel replica", "number"
+    both = seat.size("dp") > 1 and size == 1
+    return "the pipeline stage, then the data-parallel replica" if both else "the pipeline stage", "number"
 
 
-def _coordinate(strategy: Strategy, first: int, last: int) -> tuple[int, str]:
+def _coordinate(seat: Seat, first: int, last: int) -> tuple[int, str]:
     """Colour and text of ranks `first` to `last`."""
-    if isinstance(strategy, RolloutStrategy):
-        low, high = (rank // (strategy.tp * strategy.pp) for rank in (first, last))
-        return low, _span(low, high)
-    low, high = (_stage(strategy, rank) for rank in (first, last))
-    replicas = [_replica(strategy, rank) for rank in (first, last)]
-    if strategy.pp == 1:
-        return replicas[0], _span(replicas[0], replicas[1])
-    if strategy.dp == 1 or low != high:
-        return low, _span(low, high)
-    return low, f"{low}·{_span(replicas[0], replicas[1])}"
+    low, high = seat.ranks.coordinates(first), seat.ranks.coordinates(last)
+    axis = "engine" if seat.is_engine else "dp" if seat.size("pp") == 1 else "pp"
+    label = _span(low[axis], high[axis])
+    # There is no room for both where a cell is many ranks; what is pointed at says everything.
+    if axis == "pp" and seat.size("dp") > 1 and first == last:
+        label += f"·{low['dp']}"
+    return low[axis], label
 
 
 def _span(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _stage(strategy: TrainerStrategy, rank: int) -> int:
-    return rank // (strategy.num_gpus // strategy.pp)
+def _rank_words(ranks: WorkerRanks, first: int, last: int) -> str:
+    """`'rank 13: pp 1, dp 0, cp 1, tp 1'`, or the range of each axis over the ranks of a cell."""
+    own = {axis.name for axis in ranks.axes}
+    axes = [*reversed(ranks.axes), *(axis for axis in reversed(ranks.expert_axes) if axis.name not in own)]
+    told = [f"{axis.name} {_range_on(axis, first, last)}" for axis in axes if axis.size > 1]
+    name = f"rank {first}" if first == last else f"ranks {first}-{last}"
+    return f"{name}: {', '.join(told)}" if told else name
 
 
-def _replica(strategy: TrainerStrategy, rank: int) -> int:
-    return rank % (strategy.num_gpus // strategy.pp) // (strategy.tp * strategy.cp)
-
-
-def _rank_words(strategy: Strategy, first: int, last: int) -> str:
-    """`'rank 13: pp 1, dp 0, cp 1, tp 1'`, or only what all ranks of a cell have in common."""
-    ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
-    low, high = _coordinates(strategy, first), _coordinates(strategy, last)
-    return f"{ranks}: " + ", ".join(
-        f"{name} {_span(min(a, b), max(a, b))}" for (name, a), (_, b) in zip(low, high, strict=True)
-        if name in ("engine", "pp", "dp") or first == last
-    )  # fmt: skip
-
-
-def _coordinates(strategy: Strategy, rank: int) -> list[tuple[str, int]]:
-    """Where a rank is in each dimension that the strategy has, from the slowest to the fastest."""
-    if isinstance(strategy, RolloutStrategy):
-        within = rank % (strategy.tp * strategy.pp)
-        found = [("engine", rank // (strategy.tp * strategy.pp)), ("pp", within // strategy.tp),
-                 ("tp", within % strategy.tp)]  # fmt: skip
-        return [item for item in found if item[0] == "engine" or getattr(strategy, item[0]) > 1]
-    within = rank % (strategy.num_gpus // strategy.pp)
-    found = [
-        ("pp", _stage(strategy, rank)), ("dp", _replica(strategy, rank)),
-        ("cp", within // strategy.tp % strategy.cp), ("tp", within % strategy.tp),
-        ("ep", within // strategy.etp % strategy.ep),
-    ]  # fmt: skip
-    return [item for item in found if item[0] == "dp" or getattr(strategy, item[0]) > 1]
+def _range_on(axis: MeshAxis, first: int, last: int) -> str:
+    """The indices that ranks `first` to `last` have along an axis."""
+    low, high = first // axis.stride, last // axis.stride
+    if high - low >= axis.size or low % axis.size > high % axis.size:
+        return f"0-{axis.size - 1}"
+    return _span(low % axis.size, high % axis.size)
 
 
 # ---------------------------------------------------------------------------------------------- boxes
@@ -194,7 +181,7 @@ def _boxes(pool: Pool, cells: list[Cell], size: int) -> Iterator[Html]:
         else:
             content = tag("span", {"class": "cells"}, *map(_cell, inner))
         boxes.append(
-            tag("div", {"class": "node"}, tag("span", {"class": "node-name"}, f"node {first // node}"), content)
+            tag("div", {"class": "node"}, tag("span", {"class": "node-name"}, _node_words(pool, first, first)), content)
         )
     if domain <= node:
         yield from boxes
@@ -216,24 +203,16 @@ def _group_table(plan: Plan) -> Html:
     for group in plan.device_groups:
         pool = plan.cluster.pool(group.pool)
         first, last = (gpu // pool.node.gpus_per_node for gpu in (group.ranks.start, group.ranks.stop - 1))
-        workers = ", ".join(seat.worker.value for seat in seats(plan) if seat.group.id == group.id)
+        workers = ", ".join(seat.ranks.worker.value for seat in seats(plan) if seat.group.id == group.id)
         rows.append((group.id, pool.node.name, f"{group.ranks.start}-{group.ranks.stop - 1}", _span(first, last),
                      f"{pool.node.scale_up_domain_gpus} GPUs, {pool.node.gpu.scale_up_kind}", workers))  # fmt: skip
     return table(("group", "node type", "GPUs", "nodes", "scale-up domain", "workers"), rows, caption="Device groups")
 
 
-def _rank_table(found: tuple[Seat, ...]) -> Html:
+def _rank_table(plan: Plan, found: tuple[Seat, ...]) -> Html:
     rows = []
     for seat in found:
-        strategy = seat.strategy
-        if isinstance(strategy, RolloutStrategy):
-            size, units = strategy.tp * strategy.pp, "engine"
-            shape = degrees(("tp", strategy.tp), ("pp", strategy.pp), ("ep", strategy.ep), always=("tp",))
-        else:
-            size, units = strategy.num_gpus // strategy.pp, "pipeline stage"
-            shape = degrees(("tp", strategy.tp), ("cp", strategy.cp), ("dp", strategy.dp), ("ep", strategy.ep),
-                            always=("dp",))  # fmt: skip
-        number = seat.group.num_gpus // size
-        rows.append((seat.worker.value, counted(number, units), f"{size} neighbouring GPUs each", shape,
-                     str(seat.group.first_gpu) + (f", then every {size}" if number > 1 else "")))  # fmt: skip
-    return table(("worker", "consists of", "on", "inside", "first GPUs"), rows, caption="Ranks of each worker")
+        node = plan.cluster.pool(seat.ranks.pool).node
+        words = axis_words(seat.ranks, is_rack_scale=node.scale_up_domain_gpus > node.gpus_per_node)
+        rows.append((seat.ranks.worker.value, seat.group.id, _span(0, seat.ranks.num_ranks - 1), words))
+    return table(("worker", "group", "ranks", "axes, innermost first"), rows, caption="Ranks of each worker")

@@ -23,9 +23,10 @@ def cost_figure(plan: Plan) -> Html:
         return figure("cost", "Cost", "Nothing on a GPU takes time.")
     total = fsum(share.gpu_s for share in shares)
     length = max(share.gpu_s for share in shares)
+    in_usd = all(share.usd is not None for share in shares)
     return figure(
         "cost", "Cost of an iteration", _note(plan, shares),
-        *(_row(share, total, length) for share in shares),
+        *(_row(share, total, length, in_usd=in_usd) for share in shares),
         details("Cost as a table", _share_table(shares, total), _price_table(plan)),
     )  # fmt: skip
 
@@ -41,18 +42,19 @@ def _note(plan: Plan, shares: tuple[Share, ...]) -> str:
     return f"{billed}{waste}"
 
 
-def money(share: Share) -> str:
-    """`'8.44 USD'`, or GPU-hours where no price is known."""
-    return f"{share.gpu_s / HOUR_S:,.2f} GPU-h" if share.usd is None else f"{share.usd:,.2f} USD"
+def money(share: Share, *, in_usd: bool) -> str:
+    """`'8.44 USD'`, or GPU-hours: all entries of a bill in the same unit."""
+    return f"{share.usd:,.2f} USD" if in_usd and share.usd is not None else f"{share.gpu_s / HOUR_S:,.2f} GPU-hours"
 
 
-def _row(share: Share, total: float, length: float) -> Html:
+def _row(share: Share, total: float, length: float, *, in_usd: bool) -> Html:
     fill = f"s-{slug(share.what)}" if share.what in _STAGES else "p-idle"
-    tip = f"{share.what}: {money(share)}, {share.gpu_s / HOUR_S:,.2f} GPU-hours, {percent(share.gpu_s / total)}"
+    hours = f"{share.gpu_s / HOUR_S:,.2f} GPU-hours"
+    tip = f"{share.what}: {money(share, in_usd=in_usd)}, {hours}, {percent(share.gpu_s / total)}"
     return tag(
         "div", {"class": "lane"},
         tag("p", {"class": "row"}, tag("span", {}, tag("b", {}, share.what)),
-            tag("span", {"class": "value"}, f"{money(share)}, {percent(share.gpu_s / total)}")),
+            tag("span", {"class": "value"}, f"{money(share, in_usd=in_usd)}, {percent(share.gpu_s / total)}")),
         chart(f"Cost of {share.what}", HEIGHT,
               bar(Bar(start=0.0, end=share.gpu_s / length, y=1, height=HEIGHT - 2, fills=(fill,), tip=tip))),
     )  # fmt: skip

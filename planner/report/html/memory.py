@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from planner.domain.plan import GpuMemory, NamedValue, Placement, Plan
 from planner.domain.verdict import Verdict
 from planner.report.html.axis import grid, size_ticks, time_ticks, x_axis
 from planner.report.html.marks import Bar, bar, chart
 from planner.report.html.markup import Html, details, figure, legend, ratio, slug, table, tag
 from planner.report.html.timeline import lane_title
+from planner.report.memory_kinds import Kind, bytes_by_kind, kind_of
 from planner.report.occupancy import Lane, Slot, lanes, window_s
 from planner.report.words import percent, term_words
 from planner.units import format_bytes, format_seconds
@@ -17,35 +16,6 @@ from planner.units import format_bytes, format_seconds
 HEIGHT = 28
 PROFILE = 96
 """Height of the picture over time; it stands for all memory of the device."""
-
-
-class Kind(StrEnum):
-    """What memory holds, in the order in which it is stacked."""
-
-    WEIGHTS = "weights"
-    GRADIENTS = "gradients"
-    OPTIMIZER = "optimizer states"
-    ACTIVATIONS = "activations and logits"
-    KV_CACHE = "KV cache"
-    BUFFERS = "buffers and communicators"
-    CONTEXT = "context and fragmentation"
-    IDLE = "idle workers on the same GPUs"
-
-
-_KIND_OF_TERM = {
-    "weights": Kind.WEIGHTS, "unsharded": Kind.WEIGHTS, "gradients": Kind.GRADIENTS, "wgrad_buffer": Kind.GRADIENTS,
-    "optimizer": Kind.OPTIMIZER, "activations": Kind.ACTIVATIONS, "logits": Kind.ACTIVATIONS,
-    "engine_activations": Kind.ACTIVATIONS, "kv_cache": Kind.KV_CACHE, "communicator": Kind.BUFFERS,
-    "sync_buckets": Kind.BUFFERS, "engine_graphs": Kind.BUFFERS, "context": Kind.CONTEXT,
-    "fragmentation": Kind.CONTEXT, "engine_sleep": Kind.CONTEXT,
-}  # fmt: skip
-
-
-def kind_of(term: str) -> Kind:
-    """`'actor trainer: weights'` -> WEIGHTS; a term that is not known counts as a buffer."""
-    if term.startswith("idle: "):
-        return Kind.IDLE
-    return _KIND_OF_TERM.get(term.rpartition(": ")[2], Kind.BUFFERS)
 
 
 def memory_figure(plan: Plan) -> Html:
@@ -109,7 +79,10 @@ def _profiles(plan: Plan) -> list[Html]:
         marks = grid(ticks, length, PROFILE)
         for slot in lane.slots:
             placement = by_stage.get(slot.stage)
-            if placement is not None and placement.gpu_memory is not None:
+            # A weight sync occupies two groups and states the memory of one.
+            if placement is None or placement.device_group not in lane.groups:
+                continue
+            if placement.gpu_memory is not None:
                 marks.append(_column(plan, slot, placement.gpu_memory, lane, length))
         device, usable = plan.cluster.pool(lane.pool).node.gpu.memory_bytes, _usable_bytes(plan, lane)
         marks += _limits_across(device, usable)
@@ -124,14 +97,11 @@ def _profiles(plan: Plan) -> list[Html]:
 
 def _column(plan: Plan, slot: Slot, memory: GpuMemory, lane: Lane, length: float) -> Html:
     device = plan.cluster.pool(lane.pool).node.gpu.memory_bytes
-    sums: dict[Kind, float] = {}
-    for term in memory.terms:
-        sums[kind_of(term.name)] = sums.get(kind_of(term.name), 0.0) + term.value
     x = {"x": ratio(slot.start_s / length), "width": ratio((slot.end_s - slot.start_s) / length)}
     # More than the device has is cut at its top; the bars below say by how much.
     shapes, top = [], float(PROFILE)
-    for kind in Kind:
-        size = min(top, sums.get(kind, 0.0) / device * PROFILE)
+    for kind, value in bytes_by_kind(memory.terms):
+        size = min(top, value / device * PROFILE)
         if size > 0:
             top -= size
             shapes.append(tag("rect", {"class": f"fill m-{slug(kind.value)}", **x, "y": f"{top:.2f}",

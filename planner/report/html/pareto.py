@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil, floor
 
 from planner.report.html.axis import round_ticks
 from planner.report.html.marks import chart
@@ -23,6 +24,8 @@ class ParetoPoint:
     usd: float | None
     gpus: int
     label: str
+    series: str = ""
+    """What its colour stands for, such as the GPU type."""
 
 
 def front(points: Sequence[ParetoPoint]) -> tuple[ParetoPoint, ...]:
@@ -56,24 +59,41 @@ def _cost_of(points: Sequence[ParetoPoint]) -> _Cost:
     return _Cost(all(point.usd is not None for point in points))
 
 
-def pareto_figure(points: Sequence[ParetoPoint], *, title: str = "Time against cost") -> Html:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plane:
+    """Where values are in the picture, as shares of it. Axes begin at 0 unless all values are far from it."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    def x(self, value: float) -> float:
+        return _LEFT + (_RIGHT - _LEFT) * (value - self.x_low) / (self.x_high - self.x_low)
+
+    def y(self, value: float) -> float:
+        return _BOTTOM - (_BOTTOM - _TOP) * (value - self.y_low) / (self.y_high - self.y_low)
+
+
+def pareto_figure(points: Sequence[ParetoPoint], *, title: str = "Time against cost", note: str = "") -> Html:
     """The front as a line among all points; hovering or the keyboard names each."""
     if not points:
         return figure("pareto", title, "There are no points.")
     cost, best = _cost_of(points), front(points)
-    x_ticks = round_ticks(1.08 * max(point.hours for point in points))
-    y_ticks = round_ticks(1.08 * max(cost(point) for point in points))
-    x_max = 1.08 * max(point.hours for point in points)
-    y_max = 1.08 * max(cost(point) for point in points)
+    x_low, x_high = _limits([point.hours for point in points])
+    y_low, y_high = _limits([cost(point) for point in points])
+    plane = _Plane(x_low=x_low, x_high=x_high, y_low=y_low, y_high=y_high)
     on_front = set(best)
-    ordered = [*(point for point in points if point not in on_front), *best]
-    marks = [*_axes(x_ticks, x_max, y_ticks, y_max, cost.unit), *_steps(best, x_max, y_max, cost)]
-    marks += [_mark(point, x_max, y_max, cost, is_best=point in on_front) for point in ordered]
+    series = sorted({point.series for point in points})
+    ordered = [*_thinned([point for point in points if point not in on_front], plane, cost), *best]
+    marks = [*_axes(plane, cost.unit), *_steps(best, plane, cost)]
+    marks += [_mark(point, plane, cost, series, is_best=point in on_front) for point in ordered]
+    named = [(f"d{index % NUM_COLOURS}", name) for index, name in enumerate(series)] if len(series) > 1 else []
     return figure(
         "pareto", title,
-        f"Lower left is better. {len(best)} of {len(points):,} points are on the front: none of the others is "
-        f"faster and cheaper at once. Cost is in {cost.unit}.",
-        legend([("dot-front", "on the front"), ("dot-other", "beaten by another point")]),
+        f"Lower left is better. {len(best)} of {len(points):,} points are on the front, the line: no other is both "
+        f"faster and cheaper than one of them. {note}",
+        legend(named) if named else "",
         chart(title, HEIGHT, *marks),
         details("Points as a table", _point_table(best, points, cost)),
     )  # fmt: skip
@@ -81,51 +101,72 @@ def pareto_figure(points: Sequence[ParetoPoint], *, title: str = "Time against c
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.11, 0.98, 0.03, 0.88
 """Plot area as shares of the picture."""
+NUM_COLOURS = 8
+MAX_DRAWN = 2000
+"""Beyond this number, points that would cover each other are drawn once."""
 
 
-def _at(value: float, limit: float) -> float:
-    return _LEFT + (_RIGHT - _LEFT) * value / limit
+def _limits(values: list[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if high <= 0:
+        return 0.0, 1.0
+    if low < 0.6 * high:
+        return 0.0, 1.08 * high
+    margin = 0.2 * (high - low) or 0.1 * high
+    return low - margin, high + margin
 
 
-def _up(value: float, limit: float) -> float:
-    return _BOTTOM - (_BOTTOM - _TOP) * value / limit
+def _thinned(points: list[ParetoPoint], plane: _Plane, cost: _Cost) -> list[ParetoPoint]:
+    if len(points) <= MAX_DRAWN:
+        return points
+    cells = {(round(120 * plane.x(p.hours)), round(60 * plane.y(cost(p))), p.series): p for p in reversed(points)}
+    return list(cells.values())
 
 
-def _axes(x_ticks: list[float], x_max: float, y_ticks: list[float], y_max: float, unit: str) -> list[Html]:
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two limits."""
+    step = round_ticks(high - low)
+    size = step[1] if len(step) > 1 else high - low
+    return [i * size for i in range(ceil(low / size - 1e-9), floor(high / size + 1e-9) + 1)]
+
+
+def _axes(plane: _Plane, unit: str) -> list[Html]:
     marks = []
-    for value in x_ticks:
-        at = ratio(_at(value, x_max))
-        marks.append(tag("line", {"class": "grid", "x1": at, "x2": at, "y1": ratio(_TOP), "y2": ratio(_BOTTOM)}))
-        marks.append(tag("text", {"class": "label", "x": at, "y": ratio(_BOTTOM), "dy": 16, "text-anchor": "middle"},
-                         f"{value:g}"))  # fmt: skip
-    for value in y_ticks:
-        at = ratio(_up(value, y_max))
-        marks.append(tag("line", {"class": "grid", "x1": ratio(_LEFT), "x2": ratio(_RIGHT), "y1": at, "y2": at}))
-        marks.append(tag("text", {"class": "label", "x": ratio(_LEFT), "dx": -6, "y": at, "dy": 4,
-                                  "text-anchor": "end"}, f"{value:,g}"))  # fmt: skip
-    marks.append(tag("text", {"class": "label", "x": ratio(_RIGHT), "y": "100%", "dy": -5, "text-anchor": "end"},
-                     "hours"))  # fmt: skip
-    marks.append(tag("text", {"class": "label halo", "x": ratio(_LEFT), "y": 12, "dx": 4}, unit))
+    top, bottom, left, right = ratio(_TOP), ratio(_BOTTOM), ratio(_LEFT), ratio(_RIGHT)
+    for value in _ticks(plane.x_low, plane.x_high):
+        at = ratio(plane.x(value))
+        marks.append(tag("line", {"class": "grid", "x1": at, "x2": at, "y1": top, "y2": bottom}))
+        marks.append(
+            tag("text", {"class": "label", "x": at, "y": bottom, "dy": 16, "text-anchor": "middle"}, f"{value:,.6g}")
+        )
+    for value in _ticks(plane.y_low, plane.y_high):
+        at = ratio(plane.y(value))
+        marks.append(tag("line", {"class": "grid", "x1": left, "x2": right, "y1": at, "y2": at}))
+        place: dict[str, str | int] = {"x": left, "dx": -6, "y": at, "dy": 4}
+        marks.append(tag("text", {"class": "label", **place, "text-anchor": "end"}, f"{value:,.6g}"))
+    marks.append(tag("text", {"class": "label", "x": right, "y": "100%", "dy": -5, "text-anchor": "end"}, "hours"))
+    marks.append(tag("text", {"class": "label halo", "x": left, "y": 12, "dx": 4}, unit))
     return marks
 
 
-def _steps(best: tuple[ParetoPoint, ...], x_max: float, y_max: float, cost: _Cost) -> list[Html]:
+def _steps(best: tuple[ParetoPoint, ...], plane: _Plane, cost: _Cost) -> list[Html]:
     """What can be had for each time: flat until the next point of the front."""
     marks = []
     for before, after in pairwise(best):
-        x1, x2 = ratio(_at(before.hours, x_max)), ratio(_at(after.hours, x_max))
-        y1, y2 = ratio(_up(cost(before), y_max)), ratio(_up(cost(after), y_max))
+        x1, x2 = ratio(plane.x(before.hours)), ratio(plane.x(after.hours))
+        y1, y2 = ratio(plane.y(cost(before))), ratio(plane.y(cost(after)))
         marks.append(tag("line", {"class": "front", "x1": x1, "x2": x2, "y1": y1, "y2": y1}))
         marks.append(tag("line", {"class": "front", "x1": x2, "x2": x2, "y1": y1, "y2": y2}))
     return marks
 
 
-def _mark(point: ParetoPoint, x_max: float, y_max: float, cost: _Cost, *, is_best: bool) -> Html:
-    place = {"cx": ratio(_at(point.hours, x_max)), "cy": ratio(_up(cost(point), y_max))}
+def _mark(point: ParetoPoint, plane: _Plane, cost: _Cost, series: list[str], *, is_best: bool) -> Html:
     tip = f"{point.label}: {point.hours:,.4g} h, {cost(point):,.2f} {cost.unit}, {point.gpus:,} GPUs"
-    shape = {"class": "dot-front" if is_best else "dot-other", "r": 6 if is_best else 4}
-    return tag("g", {"class": "mark", "role": "img", "aria-label": tip + (", on the front" if is_best else "")},
-               tag("circle", {**place, **shape}))  # fmt: skip
+    colour = f"d{series.index(point.series) % NUM_COLOURS}" + (" best" if is_best else "")
+    shape = tag("circle", {"class": colour, "r": 6 if is_best else 4, "cx": ratio(plane.x(point.hours)),
+                           "cy": ratio(plane.y(cost(point)))})  # fmt: skip
+    told = tip + (", on the front" if is_best else "")
+    return tag("g", {"class": "mark", "role": "img", "aria-label": told}, shape)
 
 
 def _point_table(best: tuple[ParetoPoint, ...], points: Sequence[ParetoPoint], cost: _Cost) -> Html:

@@ -54,7 +54,7 @@ def _note(plan: Plan) -> str:
     return (
         f"Steady state: a weight sync every {format_seconds(plan.time_s)}, and {format_seconds(plan.makespan_s)} from "
         f"the start of a batch's rollout to the weights that it leads to. Batch n is drawn in full colour, those "
-        f"before and after it pale. Staleness up to {plan.execution.staleness}."
+        f"before and after it pale; notches mark periods. Staleness up to {plan.execution.staleness}."
     )
 
 
@@ -93,8 +93,9 @@ def _lane(
             marks += [_idle(start, end, length, y) for start, end in _gaps(lane.slots, length)]
         marks += [_slot(slot, placements.get(slot.stage), length, y, plan) for slot in row]
     for period in range(1, round(length / plan.period_s) if plan.period_s else 0):
+        # A notch: a line across would go through labels.
         at = ratio(period * (plan.period_s or 0.0) / length)
-        marks.append(tag("line", {"class": "period", "x1": at, "x2": at, "y1": 0, "y2": height}))
+        marks.append(tag("line", {"class": "period", "x1": at, "x2": at, "y1": -5, "y2": 4}))
     idle = idle_ratio(plan, lane)
     told = "" if lane.is_host else "always busy" if idle < 0.0005 else f"idle {percent(idle)}"
     return tag(
