@@ -88,6 +88,8 @@ class Replay:
     _num_completed: int = 0
     _num_submitted: int = 0
     """Batches of groups submitted."""
+    _busy_from_s: float | None = None
+    """Since when engines have streamed for the next batch; None while they have nothing to do."""
     _sandboxes: list[float] = field(default_factory=list)
     """When each sandbox is free."""
 
@@ -107,7 +109,12 @@ class Replay:
             self.recording.engines[name] = log
             if name is StageName.ROLLOUT and plan.execution.mode is ExecutionMode.STREAMING:
                 self._stream = StreamingPool(
-                    self.env, kernels, log, self._response_ended, rereads_cache=self.script.rereads_cache
+                    self.env,
+                    kernels,
+                    log,
+                    self._response_ended,
+                    on_busy=self._stream_busy,
+                    rereads_cache=self.script.rereads_cache,
                 )
                 self.pools[name] = self._stream
             else:
@@ -126,6 +133,7 @@ class Replay:
         }[self.script.plan.execution.mode]
         self.env.process(drive())
         self.env.run(until=self._ended)
+        self._note_streamed()
         return self.recording
 
     # ------------------------------------------------------------------------------------------ modes
@@ -321,6 +329,16 @@ class Replay:
                 self._left[group[0].group] = len(group)
             self._stream.submit(groups)
 
+    def _stream_busy(self, is_busy: bool) -> None:
+        self._note_streamed()
+        self._busy_from_s = self.env.now if is_busy else None
+
+    def _note_streamed(self) -> None:
+        """A piece of rollout ends: of the batch that is complete next."""
+        if self._busy_from_s is not None:
+            self._note_span(StageName.ROLLOUT, self._num_completed, self._busy_from_s)
+            self._busy_from_s = self.env.now
+
     def _response_ended(self, request: Request) -> None:
         reward = self.script.plan.workload.reward
         if reward.kind is not RewardKind.SANDBOX or not reward.latency_s:
@@ -347,8 +365,7 @@ class Replay:
         number = self.script.plan.workload.num_generated
         while len(self._finished) >= number:
             taken, self._finished = self._finished[:number], self._finished[number:]
-            last = self.recording.spans_end_s(StageName.ROLLOUT)
-            self._note_span(StageName.ROLLOUT, self._num_completed, last)
+            self._note_streamed()
             self._begin(self._num_completed, taken)
             self._num_completed += 1
 

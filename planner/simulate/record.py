@@ -43,10 +43,6 @@ class Recording:
     num_tokens: list[int] = field(default_factory=list)
     """Response tokens trained on, by batch."""
 
-    def spans_end_s(self, stage: StageName) -> float:
-        """When the latest span of a stage ended; 0 before the first."""
-        return max((span.end_s for span in self.spans if span.stage is stage), default=0.0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
@@ -86,7 +82,7 @@ class RolloutReplay:
     idle_engine_ratio: float
     """Share of the rollout's engine seconds in which an engine had nothing to do."""
     num_preempted: int
-    """Sequences thrown out of a full cache, over the measured iterations."""
+    """Sequences thrown out of a full cache and read again later, over the whole replay."""
     mean_running: float
     """Sequences that run at a time on all engines, over the rollout."""
 

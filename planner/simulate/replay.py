@@ -144,7 +144,7 @@ def _report(script: Script, recording: Recording) -> ReplayReport:
                 stage=placement.stage,
                 group=placement.device_group,
                 planned_s=placement.time_s,
-                replayed_s=spread([s.end_s - s.start_s for s in measured if s.stage is placement.stage]),
+                replayed_s=spread(_by_batch(measured, placement.stage)),
             )
             for placement in plan.placements
         ),
@@ -154,6 +154,15 @@ def _report(script: Script, recording: Recording) -> ReplayReport:
         mean_response_tokens=sum(recording.num_tokens[first:]) / max(num_responses, 1),
         recording=recording,
     )
+
+
+def _by_batch(measured: list[Span], stage: StageName) -> list[float]:
+    """Seconds of a stage in each batch; engines that stream work on one in several pieces."""
+    seconds: dict[int, float] = {}
+    for span in measured:
+        if span.stage is stage:
+            seconds[span.batch] = seconds.get(span.batch, 0.0) + span.end_s - span.start_s
+    return list(seconds.values())
 
 
 def _groups(plan: Plan, recording: Recording, window: tuple[float, float]) -> tuple[GroupReplay, ...]:

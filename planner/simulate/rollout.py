@@ -70,6 +70,8 @@ class StreamingPool(EnginePool):
     responses as soon as that has room. `pause` stops all engines at the end of their step."""
 
     queue: deque[list[Request]] = field(default_factory=deque)
+    on_busy: Callable[[bool], None] = lambda is_busy: None
+    """Called when the first engine gets work and when the last one has none left."""
     rereads_cache: bool = False
     """New weights make caches invalid, so that everything running is read again."""
     _workers: list[simpy.Process] = field(default_factory=list)
@@ -77,6 +79,8 @@ class StreamingPool(EnginePool):
     _woken: list[simpy.Event] = field(default_factory=list)
     _resumed: simpy.Event | None = None
     _num_pauses: int = 0
+    _num_open: int = 0
+    """Responses submitted that have not ended."""
 
     def start(self) -> None:
         self._can_interrupt = [False] * len(self.engines)
@@ -85,7 +89,11 @@ class StreamingPool(EnginePool):
 
     def submit(self, groups: Iterable[list[Request]]) -> None:
         """Queues groups of responses."""
-        self.queue.extend(groups)
+        for group in groups:
+            if not self._num_open:
+                self.on_busy(True)
+            self._num_open += len(group)
+            self.queue.append(group)
         self._dispatch()
 
     def pause(self) -> None:
@@ -155,6 +163,10 @@ class StreamingPool(EnginePool):
         self._can_interrupt[index] = False
         note_running(self.log, self.env.now, -phase.num_running)
         self.log.busy_s += self.env.now - start
-        for request in self.engines[index].end(steps):
+        ended = self.engines[index].end(steps)
+        for request in ended:
             self.on_finished(request)
+        self._num_open -= len(ended)
+        if ended and not self._num_open:
+            self.on_busy(False)
         self._dispatch()
