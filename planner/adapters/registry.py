@@ -19,6 +19,7 @@ EXPORTERS: dict[str, str] = {
     "nemo-rl": "nemo_rl",
     "openrlhf": "openrlhf",
     "areal": "areal",
+    "slime": "slime",
 }
 """Name of the framework as in `planner/adapters/data` -> module of `planner.adapters`."""
 

@@ -149,6 +149,27 @@ def find_catalog_model(name: str, *, num_layers: int | None = None) -> Model | N
     return None if found is None else _catalog_model(found, num_layers)
 
 
+def model_config(model: Model) -> Mapping[str, object] | None:
+    """The `config.json` that describes `model`: of the catalog, or from the directory that its `hf_repo` names.
+
+    None when there is none, or when it describes another network by now. Raises InvalidInputError when the
+    directory's file is there and cannot be understood.
+    """
+    names = _model_names()
+    found = names.get(model.hf_repo.lower()) or names.get(model.id.lower())
+    if found is not None:
+        config = _catalog_config(found)
+        where = f"{_MODELS}/{found.model_id}.json"
+    else:
+        path = Path(model.hf_repo) / "config.json"
+        if not model.hf_repo.startswith("/") or not path.is_file():
+            return None
+        config = dict(_parse_json(read_limited(path, MAX_CONFIG_BYTES, kind="config.json"), str(path)))
+        where = str(path)
+    described = build_model(config, model_id=model.id, hf_repo=model.hf_repo, where=where)
+    return config if described == model else None
+
+
 def list_gpus() -> tuple[GpuEntry, ...]:
     """All GPUs, by id."""
     return tuple(_gpu_entry(gpu_id, aliases) for gpu_id, aliases in _hardware_names("gpus").items())
@@ -316,14 +337,16 @@ def _model_names() -> Mapping[str, _ModelName]:
 
 @cache
 def _catalog_model(name: _ModelName, num_layers: int | None) -> Model:
-    file_name = f"{name.model_id}.json"
-    fields = _model_file(file_name)
-    section = fields.section("config")
-    config = {key: section.value(key) for key in section.names()}
-    config.update(name.overrides)
+    config = _catalog_config(name)
     if num_layers is not None:
         config.update(_first_layers(config, num_layers, name.model_id))
-    return build_model(config, model_id=name.model_id, hf_repo=name.hf_repo, where=f"{_MODELS}/{file_name}")
+    where = f"{_MODELS}/{name.model_id}.json"
+    return build_model(config, model_id=name.model_id, hf_repo=name.hf_repo, where=where)
+
+
+def _catalog_config(name: _ModelName) -> dict[str, object]:
+    section = _model_file(f"{name.model_id}.json").section("config")
+    return {**{key: section.value(key) for key in section.names()}, **dict(name.overrides)}
 
 
 def _first_layers(config: Mapping[str, object], num_layers: int, model_id: str) -> dict[str, object]:
