@@ -16,9 +16,10 @@ def show(file: opt.PlanFile, as_json: opt.AsJson = False) -> None:
     plan = read_plan(file)
     print_plan(plan, as_json=as_json, has_pictures=True)
     if not as_json:
-        from planner.report.cluster import rank_section
+        from planner.report.cluster import link_section, rank_section
 
         print_table(rank_section(plan))
+        print_table(link_section(plan))
 
 
 def diff(before: opt.Before, after: opt.After, as_json: opt.AsJson = False) -> None:

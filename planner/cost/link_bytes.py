@@ -29,15 +29,17 @@ from planner.cost.decode import (
 from planner.cost.formats import uniform
 from planner.cost.generation import cache_bytes_per_gpu, engine_weight_bytes, lora_params
 from planner.cost.layout import Layout, layout, model_totals
-from planner.cost.offload import offload_flags
+from planner.cost.offload import CPU_OPTIMIZER_LINK_BYTES, offload_flags, update_swap_bytes
 from planner.cost.training import OPTIMIZER_TRAFFIC_BYTES
 from planner.cost.trajectory import trajectory_table
+from planner.cost.weight_sync import gathered_ratios, sync_bytes
 from planner.cost.work_depth import Lengths, causal_pairs
 from planner.cost.worker import EngineJob, Site, TrainerJob
 from planner.domain.hardware import CollectiveOp, Precision
 from planner.domain.model import Model
 from planner.domain.strategy import (
     ContextParallel,
+    EngineIdle,
     FloatArray,
     Recompute,
     RolloutStrategy,
@@ -50,17 +52,20 @@ from planner.domain.workload import TokenLoad
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkBytes:
-    """Bytes per GPU through HBM, the scale-up link and the NIC (sent, one direction)."""
+    """Bytes per GPU through HBM, the scale-up link and the NIC (sent, one direction), and the link to host RAM."""
 
     hbm_bytes: float = 0.0
     scale_up_bytes: float = 0.0
     nic_bytes: float = 0.0
+    host_bytes: float = 0.0
+    """Loads and stores together."""
 
     def __add__(self, other: LinkBytes) -> LinkBytes:
         return LinkBytes(
             hbm_bytes=self.hbm_bytes + other.hbm_bytes,
             scale_up_bytes=self.scale_up_bytes + other.scale_up_bytes,
             nic_bytes=self.nic_bytes + other.nic_bytes,
+            host_bytes=self.host_bytes + other.host_bytes,
         )
 
     def times(self, factor: float) -> LinkBytes:
@@ -68,6 +73,7 @@ class LinkBytes:
             hbm_bytes=self.hbm_bytes * factor,
             scale_up_bytes=self.scale_up_bytes * factor,
             nic_bytes=self.nic_bytes * factor,
+            host_bytes=self.host_bytes * factor,
         )
 
 
@@ -147,7 +153,18 @@ def trainer_bytes(
         + _pipeline(strategy, at, passes)
         + _context_parallel(job.model, strategy, at, passes)
         + _expert_parallel(strategy, at, passes)
+        + _host_link(job, at, passes)
     )
+
+
+def _host_link(job: TrainerJob, at: Layout, passes: _Passes) -> LinkBytes:
+    """Swapped states once per stage, gradients and weights of a CPU optimizer once per step."""
+    flags = offload_flags(at.offload)
+    states = memory.training_states(at, flags, lora_rank=job.lora_rank, is_fp8=job.precision is Precision.FP8)
+    if not passes.trains:
+        return LinkBytes(host_bytes=float((states.weights * flags.weights)[0]))
+    stepped = passes.num_steps * CPU_OPTIMIZER_LINK_BYTES * float((states.shard_params * flags.cpu_optimizer)[0])
+    return LinkBytes(host_bytes=float(update_swap_bytes(states.weights, states.optimizer, flags)[0]) + stepped)
 
 
 def _memory_bytes(job: TrainerJob, strategy: TrainerStrategy, at: Layout, passes: _Passes) -> LinkBytes:
@@ -262,6 +279,17 @@ def kernel_chain_s(job: TrainerJob, site: Site, *, trains: bool, is_recomputed: 
     return job.num_optimizer_steps * job.num_epochs * step
 
 
+def sending_bytes(job: TrainerJob, strategy: TrainerStrategy, site: Site, *, is_apart: bool) -> LinkBytes:
+    """Bytes per GPU of the trainer's side of a weight sync: its shards gathered, and its part of one copy sent to
+    engines on other GPUs."""
+    table = TrainerTable.of((strategy,))
+    at = layout(table, model_totals(job.model, job.has_vocabulary_head), site.node)
+    received, remote = gathered_ratios(table, at, site.node)
+    copy_bytes = sync_bytes(job, at)
+    sent = copy_bytes / strategy.num_gpus if is_apart else 0.0
+    return LinkBytes(scale_up_bytes=copy_bytes * float(received[0]), nic_bytes=copy_bytes * float(remote[0]) + sent)
+
+
 # ---------------------------------------------------------------------------------------------- engines
 
 
@@ -344,7 +372,10 @@ def engine_bytes(job: EngineJob, strategy: RolloutStrategy, num_slots: float, si
     cached = requests * float(cache_read_bytes(model, load.prompt_mean_tokens, sequence, tp)[0]) / strategy.pp
     memory_bytes = steps.num_full * read(steps.num_slots) + steps.num_single * read(1.0) + cached
     prompts = max(requests / load.num_shared, 1.0) * load.prompt_mean_tokens
-    return LinkBytes(hbm_bytes=memory_bytes) + _engine_links(model, strategy, prompts, steps.num_tokens, site)
+    links = _engine_links(model, strategy, prompts, steps.num_tokens, site)
+    # A sleeping engine that no full weight sync fills wakes up with weights from host RAM.
+    reloads = strategy.idle is EngineIdle.SLEEP and (not job.receives_weights or job.lora_rank is not None)
+    return LinkBytes(hbm_bytes=memory_bytes, host_bytes=reloads * resident_weight_bytes(job, strategy)) + links
 
 
 def _engine_links(
@@ -418,9 +449,19 @@ def engine_slots(job: EngineJob, strategy: RolloutStrategy, cache_bytes: float) 
     return min(max(float(floor(held)), 1.0) if held < requests else requests, strategy.max_num_seqs, requests)
 
 
+def resident_weight_bytes(job: EngineJob, strategy: RolloutStrategy) -> float:
+    """Bytes per GPU of an engine's weights, its adapters included."""
+    one = np.ones(1)
+    held = float(engine_weight_bytes(job.model, uniform(job.precision), one * strategy.tp, one * strategy.pp)[0])
+    return held + (0.0 if job.lora_rank is None else _adapter_bytes(job, strategy, job.lora_rank))
+
+
+def _adapter_bytes(job: EngineJob, strategy: RolloutStrategy, rank: int) -> float:
+    return lora_params(job.model, rank) * ACTIVATION_BYTES / (strategy.tp * strategy.pp)
+
+
 def synced_bytes(job: EngineJob, strategy: RolloutStrategy) -> float:
     """Bytes per GPU that a weight sync replaces: the engine's weights, or its share of the adapters."""
     if job.lora_rank is not None:
-        return lora_params(job.model, job.lora_rank) * ACTIVATION_BYTES / (strategy.tp * strategy.pp)
-    one = np.ones(1)
-    return float(engine_weight_bytes(job.model, uniform(job.precision), one * strategy.tp, one * strategy.pp)[0])
+        return _adapter_bytes(job, strategy, job.lora_rank)
+    return resident_weight_bytes(job, strategy)

@@ -31,6 +31,8 @@ HAS_CPU_OPTIMIZER = _flags(Offload.CPU_OPTIMIZER, Offload.CPU_OPTIMIZER_STATE_SW
 CPU_MASTER_BYTES = 12.0
 """Host bytes per parameter of fp32 master weights and two Adam moments."""
 CPU_GRADIENT_BYTES = 4.0
+CPU_OPTIMIZER_LINK_BYTES = CPU_GRADIENT_BYTES + 2.0
+"""Bytes over the host link per parameter and step: gradients come down, 16-bit weights go up."""
 CPU_OPTIMIZER_TRAFFIC_BYTES = 28.0
 """Host DRAM traffic per parameter: read gradient, master, two moments; write master and moments."""
 
@@ -65,6 +67,16 @@ def host_link_rate(node: NodeType, node_gpus: FloatArray) -> FloatArray:
     return np.minimum(link, network.host_node_bytes_per_s / node_gpus)
 
 
+def update_swap_bytes(weights: FloatArray, optimizer: FloatArray, flags: OffloadFlags) -> FloatArray:
+    """Bytes per GPU over the host link that the update loads and stores of what its offload mode swaps.
+
+    Gradients are allocated again, not copied. A CPU optimizer leaves fresh weights on the host, so weights need no
+    store then.
+    """
+    stores_weights = 1.0 - flags.cpu_optimizer
+    return weights * flags.weights * (1.0 + stores_weights) + 2.0 * optimizer * flags.optimizer
+
+
 def cpu_optimizer_s(
     shard_params: FloatArray, node_gpus: FloatArray, link_bytes_per_s: FloatArray, node: NodeType
 ) -> FloatArray:
@@ -74,4 +86,4 @@ def cpu_optimizer_s(
     share its DRAM bandwidth.
     """
     step = shard_params * node_gpus * (CPU_OPTIMIZER_TRAFFIC_BYTES / node.network.host_memory_bytes_per_s)
-    return step + shard_params * (CPU_GRADIENT_BYTES + 2.0) / link_bytes_per_s
+    return step + shard_params * CPU_OPTIMIZER_LINK_BYTES / link_bytes_per_s

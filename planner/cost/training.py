@@ -20,7 +20,7 @@ from planner.cost.compute import KernelRates, attention_flop_per_token, kernel_r
 from planner.cost.data_parallel import data_parallel_s, gather_per_micro_batch_s
 from planner.cost.layout import Layout, layout, model_totals
 from planner.cost.memory import States
-from planner.cost.offload import OffloadFlags, cpu_optimizer_s, host_link_rate, offload_flags
+from planner.cost.offload import OffloadFlags, cpu_optimizer_s, host_link_rate, offload_flags, update_swap_bytes
 from planner.cost.terms import Terms
 from planner.cost.weight_sync import sync_memory_terms, sync_terms
 from planner.cost.worker import Site, StageCost, TrainerJob, WorkerCosts
@@ -570,14 +570,9 @@ def _optimizer_s(states: States, at: Layout, flags: OffloadFlags, site: Site) ->
 
 
 def _training_reload_s(states: States, flags: OffloadFlags, at: Layout, site: Site) -> tuple[FloatArray, FloatArray]:
-    """(link seconds, switch seconds) of the update: load and store of what the offload mode swaps.
-
-    Gradients are allocated again, not copied. A CPU optimizer leaves fresh weights on the host, so weights
-    need no store then.
-    """
+    """(link seconds, switch seconds) of the update: load and store of what the offload mode swaps."""
     link = host_link_rate(site.node, at.node_gpus)
-    stores_weights = 1.0 - flags.cpu_optimizer
-    moved = states.weights * flags.weights * (1.0 + stores_weights) + 2.0 * states.optimizer * flags.optimizer
+    moved = update_swap_bytes(states.weights, states.optimizer, flags)
     transitions = 2.0 * np.maximum(flags.weights, flags.optimizer)
     return moved / link, site.overheads.stage_switch_s + site.overheads.swap_transition_s * transitions
 

@@ -14,6 +14,7 @@ from planner.cost.layout import Layout
 from planner.cost.memory import States, is_zero3
 from planner.cost.terms import Terms
 from planner.cost.worker import Site, TrainerJob
+from planner.domain.hardware import NodeType
 from planner.domain.strategy import FloatArray, TrainerTable
 
 _LIVE_BUCKETS = 2.0
@@ -38,10 +39,9 @@ def sync_terms(
     """
     node, overheads = site.node, site.overheads
     copy_bytes = sync_bytes(job, at)
-    held = _held_ratio(table, at)
-    remote = _remote_ratio(table, at, node.scale_up_domain_gpus)
+    received, remote = gathered_ratios(table, at, node)
     local_rate = node.gpu.scale_up_bytes_per_s * overheads.sync_gather_ratio
-    gather = copy_bytes * ((1.0 - held) / local_rate + remote / group_rate(table.num_gpus, node))
+    gather = copy_bytes * (received / local_rate + remote / group_rate(table.num_gpus, node))
     fixed = np.full_like(gather, overheads.sync_fixed_s)
     send = copy_bytes / (table.num_gpus * nic_rate(node))
     return {"sync_gather": gather, "sync_fixed": fixed}, {
@@ -49,6 +49,11 @@ def sync_terms(
         "sync_send": send,
         "sync_fixed": fixed,
     }
+
+
+def gathered_ratios(table: TrainerTable, at: Layout, node: NodeType) -> tuple[FloatArray, FloatArray]:
+    """(received by each GPU, brought in by each NIC) of one copy of the model while shards are gathered."""
+    return 1.0 - _held_ratio(table, at), _remote_ratio(table, at, node.scale_up_domain_gpus)
 
 
 def _held_ratio(table: TrainerTable, at: Layout) -> FloatArray:

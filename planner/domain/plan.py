@@ -9,6 +9,7 @@ from math import fsum
 from planner.domain.bands import Band
 from planner.domain.execution import IN_STEP, Execution, SchedulingPolicy
 from planner.domain.hardware import Cluster
+from planner.domain.links import StageLinks
 from planner.domain.stages import Role, StageName, WorkerName
 from planner.domain.strategy import Strategy
 from planner.domain.verdict import Verdict, memory_verdict
@@ -234,6 +235,8 @@ class Plan:
     period_s: float | None = None
     """Asynchronous plans: seconds from one weight sync to the next in the steady state; None for synchronous ones."""
     staleness_gains: tuple[StalenessGain, ...] = ()
+    links: tuple[StageLinks, ...] = ()
+    """What each stage uses of every link class; empty where nobody asked."""
     run: RunReport | None = None
 
     @property

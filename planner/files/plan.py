@@ -68,6 +68,7 @@ def plan_document(plan: Plan) -> dict[str, Json]:
         "staleness_gains": [encode(item) for item in plan.staleness_gains],
         "num_gpus": plan.num_gpus,
         "device_groups": [_group(group) for group in plan.device_groups],
+        "links": [encode(item) for item in plan.links],
         "rank_map": [encode(item) for item in rank_map(plan)],
         "placements": [_placement(plan, placement) for placement in plan.placements],
         "schedule": [_scheduled(item) for item in plan.schedule],
@@ -458,5 +459,6 @@ def _to_plan(file: PlanFile) -> Plan:
         execution=file.execution.to_domain(),
         period_s=file.execution.period_s,
         staleness_gains=tuple(file.staleness_gains),
+        links=tuple(file.links),
         run=file.run,
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from planner.domain.execution import ExecutionMode
 from planner.domain.hardware import Cluster, Pool
+from planner.domain.links import overused
 from planner.domain.model import Model
 from planner.domain.plan import Plan, ScheduledStage, Status
 from planner.domain.stages import StageGraph, StageKind, StageName, WorkerName, build_graph
@@ -253,7 +254,14 @@ def value_problems(plan: Plan) -> tuple[str, ...]:
     """Times, sizes and proof of a plan whose references hold."""
     return tuple(
         problem
-        for check in (_term_problems, _schedule_problems, _order_problems, _proof_problems, _other_problems)
+        for check in (
+            _term_problems,
+            _schedule_problems,
+            _order_problems,
+            _proof_problems,
+            _link_problems,
+            _other_problems,
+        )
         for problem in check(plan)
     )
 
@@ -338,6 +346,16 @@ def _proof_problems(plan: Plan) -> Iterator[str]:
         yield f"objective.value: {plan.objective_value:g} {plan.objective_unit}, but the plan has {expected:g}"
     if not 0 <= plan.bound <= plan.objective_value * (1 + TOLERANCE_RATIO):
         yield f"objective.bound: {plan.bound:g} is no lower bound of {plan.objective_value:g}"
+
+
+def _link_problems(plan: Plan) -> Iterator[str]:
+    for index, item in enumerate(plan.links):
+        for use in item.uses:
+            if not 0 < use.bytes_per_s <= MAX_NUMBER or not 0 <= use.num_bytes <= MAX_NUMBER:
+                yield f"links[{index}]: {use.num_bytes:g} bytes at {use.bytes_per_s:g} bytes/s are out of range"
+                return
+    if plan.status in (Status.OPTIMAL, Status.FEASIBLE):
+        yield from (f"links: {problem}" for problem in overused(plan.links))
 
 
 def _other_problems(plan: Plan) -> Iterator[str]:

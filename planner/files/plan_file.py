@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from planner.domain.bands import Band
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.hardware import Cluster
+from planner.domain.links import StageLinks
 from planner.domain.plan import (
     Alternative,
     Assumption,
@@ -302,6 +303,9 @@ class PlanFile(_Part):
     staleness_gains: list[StalenessGain] = []
     num_gpus: Count
     device_groups: list[DeviceGroupFile]
+    links: list[StageLinks] = Field(
+        default=[], description="What each stage uses of every link class, in bytes, and what that carries at most."
+    )
     rank_map: list[WorkerRanks] = Field(
         default=[], description="Mesh of every worker, innermost axis first, and ranks by node and scale-up domain."
     )

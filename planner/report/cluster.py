@@ -7,9 +7,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from planner.domain.links import Link, StageLinks
 from planner.domain.plan import Plan
 from planner.domain.ranks import MeshAxis, RankRun, WorkerRanks, rank_map
-from planner.report.words import one_line
+from planner.link_use import link_use
+from planner.report.words import one_line, percent
 
 MAX_RUNS = 4
 """Runs of nodes that a cell lists."""
@@ -38,6 +40,26 @@ def rank_table(plan: Plan) -> Table:
             f"{item.pool} {_runs(item.nodes)}",
         )
     return table
+
+
+def link_table(stages: tuple[StageLinks, ...]) -> Table:
+    """One row per stage: the share of each link class that it uses on average, at line rate."""
+    shown = [link for link in Link if any(use.link is link for item in stages for use in item.uses)]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("stage", style="bold", no_wrap=True)
+    for link in shown:
+        table.add_column(link.value, justify="right", no_wrap=True)
+    for item in stages:
+        used = {use.link: percent(item.used_ratio(use)) for use in item.uses}
+        name = "trajectories" if item.stage is None else item.stage.value
+        table.add_row(name, *(used.get(link, "") for link in shown))
+    return table
+
+
+def link_section(plan: Plan) -> Group:
+    """The table of link use under its title."""
+    body = Padding(link_table(plan.links or link_use(plan)), (0, 0, 0, 2))
+    return Group(Text(), Text("Links: bytes over what each carries in the stage's time", style="bold cyan"), body)
 
 
 def axis_words(item: WorkerRanks, *, is_rack_scale: bool) -> str:

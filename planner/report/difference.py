@@ -25,6 +25,7 @@ _IGNORED = frozenset(
         "terms",
         "ranks",
         "rank_map",
+        "links",
     }
 )
 """Derived, ordering only, or (terms) so many that the totals beside them say more."""
