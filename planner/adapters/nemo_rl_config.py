@@ -238,15 +238,18 @@ def _budgets(path: str, roles: Roles, backend: str, train: int, forward: int, st
 
 
 def _layout(path: str, strategy: TrainerStrategy, model: Model, backend: str, roles: Roles) -> tuple[Block, ...]:
+    # A value model trains all its weights.
+    rank = roles.workload.lora_rank if path == "policy" else None
     if backend == "megatron":
+        lora = _megatron_lora(rank) if path == "policy" else ()
         return (
             Block(path=f"{path}.dtensor_cfg", decisions=(), entries=(("enabled", False),)),
-            Block(path=f"{path}.megatron_cfg", decisions=(), entries=_megatron(strategy, model, roles)),
+            Block(path=f"{path}.megatron_cfg", decisions=(), entries=(*_megatron(strategy, model, roles), *lora)),
             Block(path=path, decisions=(), entries=(("optimizer", None), ("scheduler", None))),
         )
     return (
         Block(path=f"{path}.megatron_cfg", decisions=(), entries=(("enabled", False),)),
-        Block(path=f"{path}.dtensor_cfg", decisions=(), entries=_dtensor(strategy, roles.workload.lora_rank)),
+        Block(path=f"{path}.dtensor_cfg", decisions=(), entries=_dtensor(strategy, rank)),
     )
 
 
@@ -295,7 +298,6 @@ def _megatron(strategy: TrainerStrategy, model: Model, roles: Roles) -> _Entries
         ("recompute_modules", ("layernorm", "moe_act") if strategy.recompute is Recompute.SELECTIVE else None),
         *_megatron_optimizer(strategy, is_fp8=is_fp8),
         ("fp8_cfg.enabled", is_fp8),
-        *_megatron_lora(roles.workload.lora_rank),
     )
 
 

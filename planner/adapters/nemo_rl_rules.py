@@ -72,6 +72,8 @@ def _training_lacks(roles: Roles, backend: str) -> list[str]:
             problems.append(f"{name.value}: the optimizer step on the host needs the distributed optimizer (zero1)")
         if name is WorkerName.CRITIC_TRAINER and backend == "dtensor" and strategy.cp > 1:
             problems.append(f"{name.value}: a value model on DTensor has no context parallelism")
+    if roles.workload.lora_rank is not None and roles.workload.critic is not None:
+        problems.append("its value model trains all weights, the plan trains adapters")
     if backend == "dtensor" and roles.workload.train_precision is Precision.FP8:
         problems.append("it trains in fp8 on Megatron only")
     return problems

@@ -31,32 +31,18 @@ def _placement_lacks(roles: Roles) -> list[str]:
 
 
 def _training_lacks(roles: Roles) -> list[str]:
-    """`--ds.*` and gradient checkpointing hold for every model."""
-    actor, critic = roles.actor, roles.trainer(WorkerName.CRITIC_TRAINER)
+    """`--ds.*` holds for every model; the general rules compare actor, critic and reference."""
+    actor = roles.actor
     problems: list[str] = []
-    for what in ("sharding", "offload", "recompute"):
-        if critic is not None and getattr(actor, what) is not getattr(critic, what):
-            problems.append(
-                f"actor and critic have one setting of {what}, the plan has {getattr(actor, what).value} and "
-                f"{getattr(critic, what).value}"
-            )
     if actor.offload is Offload.CPU_OPTIMIZER and actor.sharding is Sharding.DDP:
         problems.append("the optimizer step on the host needs a ZeRO stage of 1 or more")
     expected = Sharding.ZERO3 if actor.sharding is Sharding.ZERO3 else Sharding.DDP
-    for name in FORWARD_ONLY:
-        strategy = roles.trainer(name)
-        if strategy is None:
-            continue
-        if strategy.sharding is not expected:
-            problems.append(
-                f"{name.value}: with {actor.sharding.value} for training it is {expected.value}, the plan has "
-                f"{strategy.sharding.value}"
-            )
-        if (strategy.tp, strategy.cp) != (actor.tp, actor.cp):
-            problems.append(
-                f"{name.value}: tp and ring are those of the actor ({actor.tp} and {actor.cp}), the plan has "
-                f"{strategy.tp} and {strategy.cp}"
-            )
+    reward = roles.trainer(WorkerName.REWARD_MODEL)
+    if reward is not None and (reward.tp, reward.cp, reward.sharding) != (actor.tp, actor.cp, expected):
+        problems.append(
+            f"reward model: it has the actor's tp {actor.tp} and cp {actor.cp} and with {actor.sharding.value} for "
+            f"training {expected.value}, the plan has tp {reward.tp}, cp {reward.cp} and {reward.sharding.value}"
+        )
     return problems
 
 

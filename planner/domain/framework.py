@@ -73,6 +73,9 @@ class TrainerBackend:
     shares_mesh: bool
     """Workers on the same GPUs live in one process whose parallel groups are built once, so that tp, pp, cp, ep
     and etp are equal for all of them."""
+    one_setting: bool = False
+    """One ZeRO stage, offload and recomputation for all trainers; forward-only workers are sharded exactly when the
+    trainers' weights are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,16 +387,29 @@ def mesh_keys(
 
     Actor, critic and reference use one back end, and where it `shares_mesh` also one set of degrees. Compare
     actor and critic with `with_vpp`, either of them and the reference without: a forward-only pass follows the
-    virtual pipeline of the trainers.
+    virtual pipeline of the trainers. Where a back end has `one_setting`, its parts are compared in the same way.
     """
     backend = _first_backends(rules, table, trains=trains, worker=worker, model=model)
     shares = np.array([b.shares_mesh for b in rules.backends] + [False])[backend]
     key = backend.copy()
     columns = (table.tp, table.pp, table.cp, table.ep, table.etp, *((table.vpp,) if with_vpp else ()))
     for column in columns:
-        # Degrees are far below 1024, and 1024**6 * 8 back ends fit in 63 bits.
-        key = np.where(shares, key * 1024 + column.astype(np.int64), key)
+        # Degrees are below 512; 512**6 * 8 back ends * 60 settings fit in 63 bits.
+        key = np.where(shares, key * 512 + column.astype(np.int64), key)
+    has_one = np.array([b.one_setting for b in rules.backends] + [False])[backend]
+    key = np.where(has_one, key * (_NUM_SETTINGS + 1) + _setting(table, of_trainers=with_vpp), key)
     return np.where(backend < 0, -1, key)
+
+
+_NUM_SETTINGS = len(SHARDINGS) * len(OFFLOADS) * len(RECOMPUTES)
+
+
+def _setting(table: TrainerTable, *, of_trainers: bool) -> IntArray:
+    """What a back end with one setting can tell apart between trainers, or between any two workers."""
+    if not of_trainers:
+        return np.asarray(table.sharding == SHARDINGS.index(Sharding.ZERO3), dtype=np.int64)
+    code = (table.sharding * len(OFFLOADS) + table.offload) * len(RECOMPUTES) + table.recompute
+    return np.asarray(code, dtype=np.int64)
 
 
 # Rules on placements ---------------------------------------------------------------------------------------------

@@ -167,6 +167,11 @@ def _mesh_problems(rules: FrameworkRules, workload: Workload, workers: tuple[Pla
     if not differing:
         return []
     names = joined([coupled[0].name.value, *differing])
+    if all(backend.one_setting for backend in rules.backends):
+        return [
+            f"it runs {names} with one tp, cp, ZeRO stage, offload and recomputation; forward-only workers are zero3 "
+            "exactly when training is"
+        ]
     return [f"it runs {names} with one back end and, on Megatron, with equal tp, pp, cp, ep and etp"]
 
 

@@ -63,9 +63,7 @@ def split_plan(
     )
     period_s = None if mode is SYNC else 0.6 * plan.makespan_s
     execution = Execution(mode=mode, staleness=staleness)
-    return replace(
-        plan, device_groups=tuple(groups), placements=placements, execution=execution, period_s=period_s
-    )
+    return replace(plan, device_groups=tuple(groups), placements=placements, execution=execution, period_s=period_s)
 
 
 def _group(name: str, first: int, size: int) -> DeviceGroup:
