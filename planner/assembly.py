@@ -7,24 +7,24 @@ plan and a fixed configuration (`rlplan estimate`) are priced by the same lines.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 
 from planner.cost.jobs import host_stage_s, trainer_job
 from planner.cost.terms import TIME_TERMS, Resource, Terms, bound_by
 from planner.cost.worker import StageCost, WorkerCosts
+from planner.domain.execution import Execution, ExecutionMode
 from planner.domain.hardware import Pool
 from planner.domain.plan import DeviceGroup, GpuMemory, HostRam, NamedValue, Placement, ScheduledStage
 from planner.domain.stages import Stage, StageKind, StageName, Worker, WorkerName
 from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
 from planner.errors import InvalidInputError
-from planner.search.orders import OrderBook
+from planner.search.options import moment_seconds
 from planner.search.pricing import PricingInputs, cross_pool_sync, price_table, site_of
-from planner.search.schedule import evaluate, makespan_s
+from planner.search.schedule import Timeline, timeline
 from planner.search.structures import PoolGroups, Structure
-
-Arc = tuple[StageName, StageName]
-"""Order of two conflicting stages: (before, after)."""
+from planner.search.timing import Part, Timing, TimingBook, moments_of
+from planner.search.units import host_parts
 
 HOST_GROUP = "host"
 """Device group id of stages that occupy no GPU."""
@@ -57,10 +57,11 @@ class Assembled:
     placements: tuple[Placement, ...]
     schedule: tuple[ScheduledStage, ...]
     problems: tuple[str, ...]
-
-    @property
-    def time_s(self) -> float:
-        return makespan_s(self.schedule)
+    time_s: float
+    """Seconds per iteration: the period of an asynchronous configuration, else the end of its last stage."""
+    timing: Timing
+    execution: Execution
+    """As it turned out: with the fusions that the timing really has."""
 
 
 def one_row(strategy: Strategy) -> StrategyTable:
@@ -68,32 +69,46 @@ def one_row(strategy: Strategy) -> StrategyTable:
     return RolloutTable.of((strategy,)) if isinstance(strategy, RolloutStrategy) else TrainerTable.of((strategy,))
 
 
-def assemble(placed: Sequence[PlacedStrategy], inputs: PricingInputs, arcs: Sequence[Arc] | None) -> Assembled:
-    """Price, place and schedule. `arcs` fix the order of conflicting stages; None takes the best order.
+def assemble(placed: Sequence[PlacedStrategy], inputs: PricingInputs, timing: Timing | None) -> Assembled:
+    """Price, place and schedule under the execution of `inputs`. None takes the best timing.
 
-    Raises InvalidInputError when device groups overlap other than by one containing the others and no `arcs` are
-    given.
+    Raises InvalidInputError when device groups overlap other than by one containing the others, or when the execution
+    cannot run them, and no `timing` is given.
     """
     costs = {item.worker.name: _price(item, inputs) for item in placed}
     by_name = {item.worker.name: item for item in placed}
     placements = [_placement(stage, by_name, costs, inputs) for stage in inputs.graph.stages]
-    durations = {item.stage: item.time_s for item in placements}
     groups = {item.group.id: item.group for item in placed}
-    schedule = _schedule(placed, durations, inputs, arcs)
+    chosen, line = _timeline(placed, _seconds(placements, costs, inputs), inputs, timing)
     return Assembled(
         device_groups=tuple(groups[key] for key in sorted(groups)),
         placements=tuple(placements),
-        schedule=schedule,
+        schedule=line.items,
         problems=_problems(placements, costs, by_name, inputs),
+        time_s=line.time_s,
+        timing=chosen,
+        execution=replace(inputs.execution, fusions=chosen.fusions),
     )
 
 
-def _schedule(
-    placed: Sequence[PlacedStrategy],
-    durations: dict[StageName, float],
-    inputs: PricingInputs,
-    arcs: Sequence[Arc] | None,
-) -> tuple[ScheduledStage, ...]:
+def _seconds(
+    placements: Sequence[Placement], costs: dict[WorkerName, WorkerCosts], inputs: PricingInputs
+) -> dict[Part, float]:
+    """Durations of all stages, and the moments that the execution asks for."""
+    seconds: dict[Part, float] = {(item.stage, None): item.time_s for item in placements}
+    for stage in inputs.graph.stages:
+        if stage.kind is StageKind.HOST:
+            least_s = inputs.workload.reward.latency_s
+            seconds |= host_parts(stage.name, seconds[stage.name, None], least_s)
+    for worker in inputs.graph.workers:
+        for part in moments_of(inputs.execution, worker):
+            seconds[part] = float(moment_seconds(costs[worker.name], part, inputs.workload.num_samples)[0])
+    return seconds
+
+
+def _timeline(
+    placed: Sequence[PlacedStrategy], seconds: dict[Part, float], inputs: PricingInputs, timing: Timing | None
+) -> tuple[Timing, Timeline]:
     group_of = {item.worker.name: item.group.id for item in placed}
     occupied = {
         stage.name: tuple(sorted({group_of[w] for w in inputs.graph.workers_of(stage.name)}))
@@ -102,11 +117,21 @@ def _schedule(
     overlapping = tuple(
         (a.group.id, b.group.id) for a in placed for b in placed if a.group.id < b.group.id and a.overlaps(b)
     )
-    if arcs is not None:
-        return evaluate(inputs.graph, durations, occupied, arcs, overlapping)
-    orders = OrderBook(inputs.graph).orders(structure_of(placed))
-    timelines = [evaluate(inputs.graph, durations, occupied, order.arcs, overlapping) for order in orders]
-    return min(timelines, key=makespan_s)
+
+    def line(at: Timing) -> Timeline:
+        return timeline(inputs.graph, inputs.execution, at, seconds, occupied, overlapping)
+
+    if timing is not None:
+        return timing, line(timing)
+    choices = TimingBook(inputs.graph, inputs.execution).timings(structure_of(placed))
+    if not choices:
+        raise InvalidInputError(
+            f"{inputs.execution.mode.value} execution needs the rollout engine and the actor trainer on different GPUs"
+            + (" and nothing else on the engine's" if inputs.execution.mode is ExecutionMode.STREAMING else ""),
+            where="strategies",
+        )
+    lines = [(at, line(at)) for at in choices]
+    return min(lines, key=lambda pair: pair[1].time_s)
 
 
 def structure_of(placed: Sequence[PlacedStrategy]) -> Structure:

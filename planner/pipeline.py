@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 from planner.assembly import Assembled, PlacedStrategy, assemble
 from planner.bands import plan_bands
-from planner.cost.jobs import host_stage_s
-from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
+from planner.domain.execution import IN_STEP, Execution, ExecutionMode
+from planner.domain.framework import FrameworkRules
 from planner.domain.framework_verdict import plan_problems, workload_problems
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import (
@@ -19,37 +18,34 @@ from planner.domain.plan import (
     Assumption,
     DeviceGroup,
     FrameworkVerdict,
-    Limits,
     NamedValue,
     Objective,
     Plan,
     RunReport,
     SearchReport,
+    StalenessGain,
     Status,
 )
 from planner.domain.request import FixedWorker, PlanRequest
-from planner.domain.stages import StageKind, WorkerName, build_graph
-from planner.domain.workload import Workload
+from planner.domain.stages import WorkerName
 from planner.errors import InfeasibleError, NoPlanFoundError
-from planner.files.catalog import load_overheads
 from planner.files.framework import load_framework, load_frameworks
-from planner.search import mesh
-from planner.search.pricing import (
-    PRICED_AND_REJECTED,
-    PricedWorker,
-    PricingInputs,
-    broken_rules,
-    price_worker,
-    reprice,
-    search_pool,
+from planner.search.pricing import PRICED_AND_REJECTED, PricedWorker, broken_rules, price_worker, reprice
+from planner.search.solve import Solution
+from planner.solving import (
+    Outcome,
+    SearchPart,
+    StalenessResult,
+    best_solution,
+    lacking_workers,
+    make_inputs,
+    make_problem,
+    search,
+    search_limits,
+    solve_parts,
 )
-from planner.search.problem import SearchLimits, SearchProblem, Solver
-from planner.search.solve import SearchResult, Solution, solve, solve_union
-from planner.search.structures import Structure
 from planner.units import format_seconds_like
 
-TIE_TOLERANCE_RATIO = 0.01
-"""Plans this close to the optimum count as equal; the simpler one is taken."""
 SYNCED_WORKERS = frozenset({WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE})
 MEAN_RESPONSE = "mean response"
 """The assumption that plans depend on most."""
@@ -85,7 +81,7 @@ def make_plan(request: PlanRequest) -> Plan:
     return _plan(request, cluster, outcome, outcome.result.solution, start)
 
 
-def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
+def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...], execution: Execution = IN_STEP) -> Plan:
     """Price a fixed configuration without any search.
 
     The plan's status is FEASIBLE, or INFEASIBLE when a capacity is exceeded; its bound is its own time, since
@@ -93,7 +89,7 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
     """
     assert request.cluster is not None
     start = time.perf_counter()
-    inputs = _inputs(request.workload, request.cluster, None)
+    inputs = make_inputs(request.workload, request.cluster, None, execution)
     groups = {(item.pool, item.first_gpu, item.num_gpus) for item in strategies}
     ids = {key: f"{key[0]}/{index}" for index, key in enumerate(sorted(groups))}
     placed = []
@@ -117,7 +113,7 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
     problems = tuple(Assumption(what="does not fit", value=problem, source="cost model") for problem in found)
     plan = Plan(
         status=Status.INFEASIBLE if found else Status.FEASIBLE,
-        workload=request.workload,
+        workload=inputs.workload,
         cluster=request.cluster,
         limits=request.limits,
         objective_unit="s",
@@ -133,140 +129,11 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
         alternatives=(),
         frameworks=(),
         assumptions=problems + request.assumptions,
+        execution=assembled.execution,
+        period_s=assembled.time_s if execution.is_asynchronous else None,
         run=_run_report(start, 0.0),
     )  # fmt: skip
     return _judged(plan)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one search did."""
-
-    inputs: PricingInputs
-    priced: tuple[PricedWorker, ...]
-    problem: SearchProblem
-    result: SearchResult
-    first_s: float
-    """Seconds from the start of the search's pricing to the first plan."""
-
-
-def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
-    """Enumerate, price, prune and solve on one cluster."""
-    start = time.perf_counter()
-    cluster = _reachable(cluster, request.limits.max_gpus)
-    inputs = _inputs(request.workload, cluster, rules)
-    priced = _priced(inputs, cluster)
-    problem = _problem(priced, inputs, cluster)
-    priced_s = time.perf_counter() - start
-    result = _solve(problem, priced, rules, _search_limits(request.limits))
-    return Outcome(
-        inputs=inputs, priced=priced, problem=problem, result=result, first_s=priced_s + result.time_to_first_s
-    )
-
-
-def _reachable(cluster: Cluster, max_gpus: int | None) -> Cluster:
-    """The nodes that a limit on GPUs leaves: no pool is used beyond it, and groups always pack into whole nodes."""
-    if max_gpus is None:
-        return cluster
-    pools = tuple(
-        replace(pool, num_nodes=min(pool.num_nodes, -(-max_gpus // pool.node.gpus_per_node))) for pool in cluster.pools
-    )
-    return replace(cluster, pools=pools)
-
-
-def _priced(inputs: PricingInputs, cluster: Cluster) -> tuple[PricedWorker, ...]:
-    """Every worker on every pool."""
-    return tuple(price_worker(worker, pool, inputs) for worker in inputs.graph.workers for pool in cluster.pools)
-
-
-def _lacking(priced: Sequence[PricedWorker]) -> tuple[WorkerName, ...]:
-    """Workers that have no option on any pool: then there is no plan."""
-    able = {item.worker.name for item in priced if len(item.options)}
-    return tuple(dict.fromkeys(item.worker.name for item in priced if item.worker.name not in able))
-
-
-def _best(
-    request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None, lacking: Sequence[WorkerName]
-) -> Solution | None:
-    """The best plan of a changed request and nothing that only a report needs; None when nothing fits.
-
-    `lacking` are workers that had no option before the change: they are priced first, and one that still has none
-    is the answer.
-    """
-    cluster = _reachable(cluster, request.limits.max_gpus)
-    inputs = _inputs(request.workload, cluster, rules)
-    priced: list[PricedWorker] = []
-    for worker in sorted(inputs.graph.workers, key=lambda item: item.name not in lacking):
-        items = tuple(price_worker(worker, pool, inputs) for pool in cluster.pools)
-        if _lacking(items):
-            return None
-        priced += items
-    limits = replace(_search_limits(request.limits), tie_tolerance_ratio=0.0, num_alternatives=0)
-    return _solve(_problem(priced, inputs, cluster), priced, rules, limits).solution
-
-
-def _problem(priced: Sequence[PricedWorker], inputs: PricingInputs, cluster: Cluster) -> SearchProblem:
-    rules = inputs.rules
-    return SearchProblem(
-        graph=inputs.graph,
-        pools=tuple(search_pool(pool, inputs) for pool in cluster.pools),
-        options=tuple(item.options for item in priced),
-        host_stage_s=tuple(
-            (stage.name, host_stage_s(inputs.workload)) for stage in inputs.graph.stages if stage.kind is StageKind.HOST
-        ),
-        structure_filter=None if rules is None else partial(structure_problem, rules, inputs.workload),
-        equal_size=rules is not None and rules.shared_workers_use_whole_group,
-    )
-
-
-def _solve(
-    problem: SearchProblem, priced: Sequence[PricedWorker], rules: FrameworkRules | None, limits: SearchLimits
-) -> SearchResult:
-    if rules is None or _lacking(priced):
-        return solve(problem, limits)
-    parts = mesh.parts(rules, priced, problem)
-    if parts:
-        problems = tuple(part.problem for part in parts)
-        return solve_union(problems, limits, bounds_s=tuple(part.bound_s for part in parts))
-    # No combination of degrees is open to all workers that share processes.
-    result = solve(problem, limits)
-    reason = ("no degrees that all workers in one process can share", result.num_structures)
-    return replace(result, status=Status.INFEASIBLE, solution=None, num_excluded=(reason,))
-
-
-def structure_problem(rules: FrameworkRules, workload: Workload, structure: Structure) -> str | None:
-    """Why a framework cannot run a structure, None if it can."""
-    if rules.shared_workers_use_whole_group and any(pool.whole for pool in structure.pools):
-        return f"{rules.title} gives workers that share GPUs all GPUs of one group"
-    groups = tuple(frozenset(members) for pool in structure.pools for members in pool.memory_groups)
-    present = frozenset(worker for pool in structure.pools for worker in pool.workers)
-    if rules.one_pool and len(structure.pools) > 1:
-        return f"{rules.title} uses one kind of node"
-    return placement_problem(rules, groups, present) or sharing_problem(rules, workload, groups)
-
-
-def _inputs(workload: Workload, cluster: Cluster, rules: FrameworkRules | None) -> PricingInputs:
-    return PricingInputs(
-        cross_pool_bytes_per_s=cluster.cross_pool_bytes_per_s,
-        workload=workload,
-        graph=build_graph(workload),
-        overheads=load_overheads(),
-        rules=rules,
-        across_sizes=rules is None or not rules.shared_workers_use_whole_group,
-    )
-
-
-def _search_limits(limits: Limits) -> SearchLimits:
-    return SearchLimits(
-        objective=limits.objective,
-        max_iteration_s=limits.max_iteration_s,
-        max_gpus=limits.max_gpus,
-        max_usd_per_iteration=limits.max_usd_per_iteration,
-        time_limit_s=limits.time_limit_s,
-        seed=limits.seed,
-        solver=Solver(limits.solver),
-        tie_tolerance_ratio=TIE_TOLERANCE_RATIO,
-    )
 
 
 def _for_framework(request: PlanRequest, rules: FrameworkRules | None) -> PlanRequest:
@@ -302,16 +169,16 @@ def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tup
     while True:
         pool = Pool(name=node.gpu.id, node=node, num_nodes=num_nodes, usd_per_gpu_hour=request.open_usd_per_gpu_hour)
         cluster = Cluster(pools=(pool,))
-        inputs = _inputs(request.workload, cluster, rules)
+        inputs = make_inputs(request.workload, cluster, rules, IN_STEP)
         suspects = [price_worker(worker, pool, inputs) for worker in inputs.graph.workers if worker.name in lacking]
-        if num_nodes < MAX_OPEN_NODES and _lacking(suspects):
+        if num_nodes < MAX_OPEN_NODES and lacking_workers(suspects):
             num_nodes *= 2
             continue
         outcome = search(open_request, cluster, rules)
         found = outcome.result.solution
         if found is not None or num_nodes >= MAX_OPEN_NODES:
             break
-        lacking = frozenset(_lacking(outcome.priced))
+        lacking = frozenset(lacking_workers(outcome.priced))
         num_nodes *= 2
     if found is not None:
         nodes_used = -(-found.num_gpus // node.gpus_per_node)
@@ -322,11 +189,11 @@ def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tup
 def _why_infeasible(request: PlanRequest, cluster: Cluster, outcome: Outcome) -> str:
     from planner.explain import Found, explain_infeasible
 
-    lacking = _lacking(outcome.priced)
+    lacking = lacking_workers(outcome.priced)
 
     def feasible(changed: PlanRequest, on: Cluster) -> Found | None:
         rules = load_framework(changed.limits.framework) if changed.limits.framework else None
-        solution = _best(changed, on, rules, lacking)
+        solution = best_solution(changed, on, rules, lacking)
         if solution is None:
             return None
         return Found(time_s=solution.time_s, num_gpus=solution.num_gpus, usd=solution.usd)
@@ -367,9 +234,9 @@ def _response_effect(
     mean_tokens = round(law.mean_tokens * factor)
     if not 0 < mean_tokens <= law.max_tokens:
         return None
-    workload = replace(request.workload, response=replace(law, mean_tokens=mean_tokens))
+    workload = replace(outcome.inputs.workload, response=replace(law, mean_tokens=mean_tokens))
     inputs = replace(outcome.inputs, workload=workload)
-    same = assemble(placed, inputs, solution.order)
+    same = assemble(placed, inputs, solution.timing)
     where = f"at mean {mean_tokens:,}"
     if same.problems:
         return f"{where} this plan no longer fits"
@@ -377,12 +244,14 @@ def _response_effect(
     # The fastest plan is only of interest if it gains enough; a limit on time prunes all others.
     wants_time = request.limits.objective is Objective.TIME
     limits = replace(
-        _search_limits(request.limits),
+        search_limits(request.limits),
         max_iteration_s=same.time_s * (1.0 - SENSITIVITY_GAIN_RATIO) if wants_time else None,
         tie_tolerance_ratio=0.0,
         num_alternatives=0,
     )
-    best = _solve(_problem(priced, inputs, cluster), priced, inputs.rules, limits).solution
+    problem = make_problem(priced, inputs, cluster, request.limits)
+    part = SearchPart(inputs=inputs, priced=priced, problem=problem)
+    best = solve_parts((part,), inputs.rules, limits)[1].solution
     gain = 0.0 if best is None else 1.0 - best.time_s / same.time_s
     if best is None or gain <= SENSITIVITY_GAIN_RATIO:
         return f"{where} this plan takes {format_seconds_like(same.time_s, solution.time_s)}"
@@ -395,7 +264,7 @@ def _response_effect(
 
 def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: Solution, start: float) -> Plan:
     placed = place(solution, outcome.priced, cluster)
-    assembled = assemble(placed, outcome.inputs, solution.order)
+    assembled = assemble(placed, outcome.inputs, solution.timing)
     _confirm(assembled, solution)
     result = outcome.result
     rejected: dict[str, float] = {}
@@ -409,7 +278,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
     )
     plan = Plan(
         status=result.status,
-        workload=request.workload,
+        workload=outcome.inputs.workload,
         cluster=cluster,
         limits=request.limits,
         objective_unit=result.unit,
@@ -432,9 +301,24 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
         ),
         frameworks=(),
         assumptions=_with_sensitivity(request, cluster, outcome, solution, placed),
+        execution=assembled.execution,
+        period_s=assembled.time_s if assembled.execution.is_asynchronous else None,
+        staleness_gains=tuple(_gain(step) for step in outcome.by_staleness),
     )
     plan = _judged(plan)
     return replace(plan, run=_run_report(start, outcome.first_s))
+
+
+def _gain(step: StalenessResult) -> StalenessGain:
+    found = step.result.solution
+    return StalenessGain(
+        staleness=step.staleness,
+        mode=ExecutionMode.SYNCHRONOUS.value if found is None else found.execution.mode.value,
+        time_s=None if found is None else found.time_s,
+        varying_time_s=None,
+        is_permitted=step.is_permitted,
+        num_gpus=0 if found is None else found.num_gpus,
+    )
 
 
 def _confirm(assembled: Assembled, solution: Solution) -> None:

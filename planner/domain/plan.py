@@ -7,7 +7,7 @@ from enum import StrEnum
 from math import fsum
 
 from planner.domain.bands import Band
-from planner.domain.execution import IN_STEP, Execution, SchedulingPolicy
+from planner.domain.execution import IN_STEP, Execution, Fusion, SchedulingPolicy
 from planner.domain.hardware import Cluster
 from planner.domain.links import StageLinks
 from planner.domain.stages import Role, StageName, WorkerName
@@ -49,7 +49,8 @@ class Limits:
     """Largest version lag that the user permits; it changes what is learned, so 0 unless asked for."""
     allow_partial_rollouts: bool = False
     """Responses may be continued by newer weights (streaming)."""
-    allow_intra_stage_fusion: bool = False
+    fusions: tuple[Fusion, ...] = (Fusion.INTER_STAGE,)
+    """Stage fusions that the search may use, where the framework can."""
     policy: SchedulingPolicy | None = None
     """None: that of the framework, or the planned order without one."""
     must_share: tuple[tuple[WorkerName, ...], ...] = ()

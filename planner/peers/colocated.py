@@ -32,9 +32,13 @@ class Joint:
 
 
 class ColocatedTable:
-    """Answers, by set of workers and number of GPUs, kept once found. `num_solved` counts what was solved."""
+    """Answers, by set of workers and number of GPUs, kept once found. `num_solved` counts what was solved.
 
-    def __init__(self, task: PeerTask, pool: Pool) -> None:
+    With `exact` every worker has to use all GPUs of its group.
+    """
+
+    def __init__(self, task: PeerTask, pool: Pool, *, exact: bool = False) -> None:
+        self._exact = exact
         self._task = task
         self._pool = pool
         self._known: dict[tuple[frozenset[WorkerName], int], Joint | None] = {}
@@ -58,7 +62,8 @@ class ColocatedTable:
         items, position = [], {}
         for name in names:
             item = self._task.item(name, self._pool.name)
-            rows = np.flatnonzero(item.options.num_gpus <= num_gpus)
+            sizes = item.options.num_gpus
+            rows = np.flatnonzero(sizes == num_gpus if self._exact else sizes <= num_gpus)
             if not rows.size:
                 return None
             position.update({(name, int(item.options.row[row])): int(row) for row in rows})

@@ -13,7 +13,7 @@ from planner.peers.real_heuristic import real_heuristic
 from planner.peers.real_search import real_search
 from planner.peers.rlinf import rlinf
 from planner.peers.task import Configured, PeerPlan, PeerTask, peer_plan
-from planner.pipeline import Outcome, search
+from planner.solving import Outcome, search
 
 OURS = "rlplan"
 GPU_HOURS = "GPU-hours"
@@ -81,7 +81,7 @@ class Comparison:
 
 def synchronous(request: PlanRequest) -> PlanRequest:
     """The request without permission to run iterations ahead or stages into each other: the policy of the peers."""
-    limits = replace(request.limits, max_staleness=0, allow_partial_rollouts=False, allow_intra_stage_fusion=False)
+    limits = replace(request.limits, max_staleness=0, allow_partial_rollouts=False, fusions=())
     return replace(request, limits=limits)
 
 

@@ -89,9 +89,17 @@ def partitions(task: PeerTask) -> tuple[Partition, ...]:
 
 
 def best_mapping(
-    task: PeerTask, pool: Pool, table: ColocatedTable, wanted: Sequence[Partition] | None = None
+    task: PeerTask,
+    pool: Pool,
+    table: ColocatedTable,
+    wanted: Sequence[Partition] | None = None,
+    *,
+    least_gpus: int = 0,
 ) -> tuple[Mapping | None, int]:
-    """The cheapest mapping by the algorithm's objective, and how many were looked at."""
+    """The cheapest mapping by the algorithm's objective, and how many were looked at.
+
+    The sets get at least `least_gpus` GPUs together.
+    """
     best: Mapping | None = None
     tried = 0
     refuses = task.problem.structure_filter
@@ -100,7 +108,7 @@ def best_mapping(
             continue
         # Row k: seconds of the set's stages on sizes[k] GPUs, infinite where it does not fit.
         tables = [np.array([_stage_s(task, table.best(frozenset(s), n)) for n in table.sizes]) for s in partition]
-        mapping, count = _best_allocation(partition, tables, table.sizes, pool.num_gpus)
+        mapping, count = _best_allocation(partition, tables, table.sizes, least_gpus, pool.num_gpus)
         tried += count
         if mapping is not None and (best is None or mapping.cost_s < best.cost_s):
             best = mapping
@@ -108,11 +116,11 @@ def best_mapping(
 
 
 def _best_allocation(
-    partition: Partition, tables: Sequence[FloatArray], sizes: Sequence[int], num_gpus: int
+    partition: Partition, tables: Sequence[FloatArray], sizes: Sequence[int], least_gpus: int, num_gpus: int
 ) -> tuple[Mapping | None, int]:
     grid = [axis.ravel() for axis in np.meshgrid(*[np.arange(len(sizes))] * len(tables), indexing="ij")]
     used = np.sum([np.array(sizes)[index] for index in grid], axis=0)
-    fits = np.flatnonzero(used <= num_gpus)
+    fits = np.flatnonzero((used >= least_gpus) & (used <= num_gpus))
     if not fits.size:
         return None, 0
     grid = [index[fits] for index in grid]

@@ -6,16 +6,20 @@ itself before anyone sees it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+
+import numpy as np
 
 from planner.domain.stages import StageName, WorkerName
 from planner.peers.meshes import Mesh, structure_of_pairs
 from planner.peers.task import PeerTask
 from planner.search import mesh as degrees
-from planner.search.orders import OrderBook
 from planner.search.problem import SLACK_BYTES, OptionTable
 from planner.search.structures import Structure
+from planner.search.timing import Part, TimingBook
+from planner.search.units import host_parts
 
 _COLOCATED, _APART, _ACROSS = range(3)
 
@@ -34,9 +38,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Option:
-    """A row of an option table, in stage numbers."""
+    """A row of an option table, in numbers of parts."""
 
-    stage_s: tuple[tuple[int, float], ...]
+    part_s: tuple[tuple[int, float], ...]
     sync_s: tuple[float, float, float]
     num_gpus: int
     active_bytes: float
@@ -49,8 +53,8 @@ class _Option:
 class _Shape:
     """What a structure means for a score. Groups are worker numbers that meet on the same GPUs, with their pool."""
 
-    orders: tuple[tuple[tuple[int, ...], ...], ...]
-    """Per order its maximal paths, as stage numbers."""
+    timings: tuple[tuple[tuple[tuple[int, float], ...], ...], ...]
+    """Per timing its rows: parts, as numbers, with their coefficients."""
     groups: tuple[tuple[str, tuple[int, ...], bool], ...]
     sync: int
     refused: bool
@@ -60,16 +64,22 @@ class Scorer:
     """Scores configurations of one task."""
 
     def __init__(self, task: PeerTask) -> None:
-        graph = task.inputs.graph
+        graph, problem = task.problem.graph, task.problem
         self._task = task
         self._names = task.workers
-        self._stages = [stage.name for stage in graph.stages]
-        self._book = OrderBook(graph)
-        self._host = [(self._stages.index(name), seconds) for name, seconds in task.problem.host_stage_s]
-        self._synced = graph.workers_of(StageName.WEIGHT_SYNC) if graph.has_stage(StageName.WEIGHT_SYNC) else ()
-        self._sync_stage = self._stages.index(StageName.WEIGHT_SYNC) if self._synced else -1
-        self._capacity = {pool.name: (pool.usable_bytes, pool.host_ram_bytes) for pool in task.problem.pools}
-        self._options = {(t.worker, t.pool): _options(t, self._stages) for t in task.problem.options}
+        self._book = TimingBook(graph, problem.execution)
+        has_sync = graph.has_stage(StageName.WEIGHT_SYNC)
+        self._synced = graph.workers_of(StageName.WEIGHT_SYNC) if has_sync else ()
+        self._host: dict[Part, float] = {}
+        for stage, seconds in problem.host_stage_s:
+            self._host |= host_parts(stage, seconds, problem.host_least_s)
+        known: list[Part] = [*((stage.name, None) for stage in graph.stages), *self._host]
+        known += [part for table in problem.options for part in table.moments]
+        self._part = {part: number for number, part in enumerate(dict.fromkeys(known))}
+        self._sync_part = self._part.get((StageName.WEIGHT_SYNC, None), -1)
+        self._start_s = [self._host.get(part, 0.0) for part in self._part]
+        self._capacity = {pool.name: (pool.usable_bytes, pool.host_ram_bytes) for pool in problem.pools}
+        self._options = {(table.worker, table.pool): _options(table, self._part) for table in problem.options}
         self._shapes: dict[tuple[tuple[str, ...], int], _Shape] = {}
         rules = task.inputs.rules
         self._base = {} if rules is None else degrees.option_keys(rules, task.priced, with_vpp=False)
@@ -81,21 +91,20 @@ class Scorer:
         options = [self._options[name, pool][row] for name, (pool, row) in zip(self._names, choices, strict=True)]
         excess = self._excess(shape, options)
         if shape.refused:
-            excess += 1.0
+            # The search has no such plan: any plan of it is better.
+            return Score(time_s=inf, excess_ratio=excess + len(self._names))
         if self._base:
             excess += self._unequal(choices)
         return Score(time_s=self._time_s(shape, options), excess_ratio=excess)
 
     def _time_s(self, shape: _Shape, options: Sequence[_Option]) -> float:
-        duration = [0.0] * len(self._stages)
-        for stage, seconds in self._host:
-            duration[stage] = seconds
+        seconds = self._start_s.copy()
         for name, option in zip(self._names, options, strict=True):
-            for stage, seconds in option.stage_s:
-                duration[stage] = seconds
+            for part, value in option.part_s:
+                seconds[part] = value
             if name in self._synced:
-                duration[self._sync_stage] += option.sync_s[shape.sync]
-        return min(max(sum([duration[s] for s in path]) for path in paths) for paths in shape.orders)
+                seconds[self._sync_part] += option.sync_s[shape.sync]
+        return min(max(sum([c * seconds[part] for part, c in row]) for row in rows) for rows in shape.timings)
 
     def _excess(self, shape: _Shape, options: Sequence[_Option]) -> float:
         excess = 0.0
@@ -146,9 +155,9 @@ class Scorer:
     def _shape_of(self, structure: Structure) -> _Shape:
         number = {name: w for w, name in enumerate(self._names)}
         refuses = self._task.problem.structure_filter
-        orders = tuple(
-            tuple(tuple(s for s in range(len(self._stages)) if path >> s & 1) for path in order.paths)
-            for order in self._book.orders(structure)
+        timings = tuple(
+            tuple(tuple((self._part[part], coefficient) for part, coefficient in row) for row in timing.rows)
+            for timing in self._book.timings(structure)
         )
         groups = tuple(
             (pool.pool, tuple(number[name] for name in members), any(name in self._synced for name in members))
@@ -156,10 +165,10 @@ class Scorer:
             for members in pool.memory_groups
         )
         return _Shape(
-            orders=orders,
+            timings=timings,
             groups=groups,
             sync=self._sync(structure),
-            refused=refuses is not None and refuses(structure) is not None,
+            refused=not timings or (refuses is not None and refuses(structure) is not None),
         )
 
     def _sync(self, structure: Structure) -> int:
@@ -169,12 +178,13 @@ class Scorer:
         return _APART if structure.pool_of(first) == structure.pool_of(second) else _ACROSS
 
 
-def _options(table: OptionTable, stages: Sequence[StageName]) -> tuple[_Option, ...]:
-    numbers = [stages.index(stage) for stage in table.stages]
-    columns = table.stage_time_s.T.tolist()
+def _options(table: OptionTable, part: Mapping[Part, int]) -> tuple[_Option, ...]:
+    numbers = [part[stage, None] for stage in table.stages] + [part[moment] for moment in table.moments]
+    parts = [*table.stage_time_s, *(table.moment_s if table.moments else ())]
+    columns = np.array(parts).reshape(len(parts), len(table)).T.tolist()
     return tuple(
         _Option(
-            stage_s=tuple(zip(numbers, columns[row], strict=True)),
+            part_s=tuple(zip(numbers, columns[row], strict=True)),
             sync_s=(
                 float(table.sync_colocated_s[row]),
                 float(table.sync_disaggregated_s[row]),

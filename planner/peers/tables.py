@@ -14,10 +14,8 @@ import numpy as np
 
 from planner.domain.strategy import BoolArray, IntArray, StrategyTable
 from planner.search import mesh
-from planner.search.candidates import chunks
-from planner.search.options import build_options, merge, prune, prune_within, take
-from planner.search.pricing import PricedWorker, PricingInputs, cross_pool_sync, price_table, search_pool, site_of
-from planner.search.problem import OptionTable
+from planner.search.options import prune, prune_within, take
+from planner.search.pricing import PricedWorker, PricingInputs, reprice
 
 Keep = Callable[[StrategyTable], BoolArray]
 """Candidates that a recipe allows, shape (num_candidates,)."""
@@ -29,35 +27,19 @@ def everything(table: StrategyTable) -> BoolArray:
 
 def restricted(item: PricedWorker, rows: IntArray, inputs: PricingInputs) -> PricedWorker:
     """The worker with the candidates `rows` only; its option rows index the new candidate table."""
-    candidates = item.candidates.take(rows)
-    if not len(candidates) or not len(item.candidates):
-        return replace(item, candidates=candidates, options=_none(item))
-    site, limits = site_of(item.pool, inputs), search_pool(item.pool, inputs)
-    tables = []
-    for part in chunks(len(candidates)):
-        chunk = candidates.take(part)
-        options, _ = build_options(
-            price_table(item.worker, chunk, site, inputs),
-            limits,
-            first_row=part.start,
-            cross_pool_sync=cross_pool_sync(item.worker, item.pool, chunk, inputs),
-            whole_groups=not inputs.across_sizes,
-        )
-        tables.append(options)
-    unpruned = replace(item, candidates=candidates, options=merge(tables))
+    if not rows.size:
+        none = slice(0, 0)
+        return replace(item, candidates=item.candidates.take(none), options=take(item.options, none))
+    # Pricing again looks at nothing but the rows, so that these may be any candidates.
+    found = reprice(replace(item, options=replace(item.options, row=rows)), inputs)
     keys = None
     if inputs.rules is not None:
-        found = mesh.option_keys(inputs.rules, (unpruned,), with_vpp=True)
-        keys = found.get((item.worker.name, item.pool.name))
+        keys = mesh.option_keys(inputs.rules, (found,), with_vpp=True).get((item.worker.name, item.pool.name))
     if keys is None:
-        options = prune(unpruned.options, across_sizes=inputs.across_sizes)
+        options = prune(found.options, across_sizes=inputs.across_sizes)
     else:
-        options = prune_within(unpruned.options, keys, across_sizes=inputs.across_sizes)
-    return replace(unpruned, options=options)
-
-
-def _none(item: PricedWorker) -> OptionTable:
-    return take(item.options, slice(0, 0))
+        options = prune_within(found.options, keys, across_sizes=inputs.across_sizes)
+    return replace(found, options=options)
 
 
 def on_group(item: PricedWorker, num_gpus: int, keep: Keep, inputs: PricingInputs) -> PricedWorker:

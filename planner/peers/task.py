@@ -18,13 +18,13 @@ from planner.domain.plan import Objective
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Strategy
 from planner.domain.verdict import Verdict, memory_verdict
-from planner.pipeline import Outcome, place
-from planner.search import mesh
+from planner.pipeline import place
 from planner.search.options import take
 from planner.search.pricing import PricedWorker, PricingInputs
 from planner.search.problem import SearchLimits, SearchProblem
-from planner.search.solve import SearchResult, Solution, solve, solve_union
+from planner.search.solve import SearchResult, Solution
 from planner.search.structures import Structure
+from planner.solving import Outcome, SearchPart, solve_parts
 
 SOLVE_LIMIT_S = 20.0
 """For the best remaining knobs of one recipe; a leaf of one structure needs milliseconds as a rule."""
@@ -144,15 +144,8 @@ def solve_coupled(task: PeerTask, problem: SearchProblem, items: Sequence[Priced
     limits = SearchLimits(
         objective=Objective.TIME, time_limit_s=SOLVE_LIMIT_S, tie_tolerance_ratio=0.0, num_alternatives=0
     )
-    rules = task.inputs.rules
-    if rules is None or any(not len(item.options) for item in items):
-        return solve(problem, limits)
-    parts = mesh.parts(rules, items, problem)
-    # Without common degrees nothing can be built; one solver call on no options says so in the usual form.
-    problems = tuple(part.problem for part in parts) or (
-        replace(problem, options=tuple(take(item.options, slice(0, 0)) for item in items)),
-    )
-    return solve_union(problems, limits, bounds_s=tuple(part.bound_s for part in parts) or None)
+    part = SearchPart(inputs=task.inputs, priced=tuple(items), problem=problem)
+    return solve_parts((part,), task.inputs.rules, limits)[1]
 
 
 def configured(task: PeerTask, structure: Structure, items: Sequence[PricedWorker]) -> Configured | None:
@@ -187,7 +180,7 @@ def peer_plan(
     """
     solution = found.solution
     placed = place(solution, found.items, Cluster(pools=task.pools))
-    assembled = assemble(placed, task.inputs, solution.order)
+    assembled = assemble(placed, task.inputs, solution.timing)
     if assembled.problems:
         raise RuntimeError(f"the plan of {name} does not fit after all: {assembled.problems[0]}")
     if not isclose(assembled.time_s, solution.time_s, rel_tol=_RELATIVE_TOLERANCE):

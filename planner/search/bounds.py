@@ -50,7 +50,8 @@ class Tables:
         self.sizes: IntArray = np.array(sorted(sizes), dtype=np.int64)
         self.order: dict[tuple[int, int], IntArray] = {}
         """Rows by ascending size."""
-        self._combined: dict[tuple[int, int, Sync], FloatArray] = {}
+        self._columns: dict[tuple[int, int, Sync], FloatArray] = {}
+        self._num_combinations = frame.num_combinations
         self._rows: dict[Context, BoolArray] = {}
         self._fastest: dict[Context, FloatArray] = {}
         for key, table in self.table.items():
@@ -65,19 +66,26 @@ class Tables:
             for key, t in self.table.items()
         }
 
-    def row_times(self, worker: int, pool: int, sync: Sync) -> FloatArray:
-        """Seconds of every combination of a worker's columns, shape (num_combinations, num_options)."""
+    def row_times(self, worker: int, pool: int, sync: Sync, numbers: IntArray, rows: IntArray) -> FloatArray:
+        """Seconds of combinations of a worker's columns, shape (len(numbers), len(rows))."""
         key = (worker, pool, sync)
-        if key not in self._combined:
+        if key not in self._columns:
             table = self.table[worker, pool]
             known: dict[Part, FloatArray] = {
                 (stage, None): table.stage_time_s[i] for i, stage in enumerate(table.stages)
             }
             known |= {part: table.moment_s[i] for i, part in enumerate(table.moments)}
             known[StageName.WEIGHT_SYNC, None] = sync_share_s(table, sync)
-            columns = np.array([known[part] for part in self.frame.columns[worker]])
-            self._combined[key] = self.frame.combinations(worker) @ columns
-        return self._combined[key]
+            self._columns[key] = np.array([known[part] for part in self.frame.columns[worker]])
+        distinct, place = np.unique(numbers, return_inverse=True)
+        sums = self.frame.coefficients(worker, distinct) @ self._columns[key][:, rows]
+        result: FloatArray = sums[place]
+        return result
+
+    @property
+    def num_rows(self) -> int:
+        """Combinations that bounds know: those of the units of the space, not of their exact forms."""
+        return max(self._num_combinations)
 
     def rows(self, context: Context) -> BoolArray:
         """Options that fit beside the least demanding options of their co-residents."""
@@ -111,11 +119,12 @@ class Tables:
         if context not in self._fastest:
             key = (context.worker, context.pool)
             order = self.order[key]
-            times = self.row_times(context.worker, context.pool, context.sync)[:, order]
+            numbers = np.arange(self._num_combinations[context.worker])
+            times = self.row_times(context.worker, context.pool, context.sync, numbers, order)
             times = np.where(self.rows(context)[order], times, np.inf)
             size = np.searchsorted(self.sizes, self.table[key].num_gpus[order])
             starts = np.flatnonzero(np.r_[True, np.diff(size) != 0])
-            result = np.full((self.frame.num_combinations, self.sizes.size + 1), np.inf)
+            result = np.full((max(self._num_combinations), self.sizes.size + 1), np.inf)
             result[: times.shape[0], size[starts] + 1] = np.minimum.reduceat(times, starts, axis=1)
             np.minimum.accumulate(result, axis=1, out=result)
             self._fastest[context] = result
@@ -133,7 +142,7 @@ class UnitArrays:
         surroundings = [tuple(c.without_mates() if alone else c for c in unit.contexts) for unit in units]
         contexts = {c: i for i, c in enumerate(dict.fromkeys(c for item in surroundings for c in item))}
         self.fastest = np.array([tables.fastest(context) for context in contexts]).reshape(
-            len(contexts), tables.frame.num_combinations, tables.sizes.size + 1
+            len(contexts), tables.num_rows, tables.sizes.size + 1
         )
         self.context = np.array([[contexts[c] for c in item] for item in surroundings], dtype=np.int64).reshape(
             num, num_workers

@@ -102,12 +102,12 @@ def build_leaf(
         table = tables.table[w, context.pool]
         limit = high[unit.slot[w]] if unit.slot[w] >= 0 else capacity[context.pool]
         rows = np.flatnonzero(tables.rows(context) & (table.num_gpus <= limit))
-        times = tables.row_times(w, context.pool, context.sync)
+        path_s = tables.row_times(w, context.pool, context.sync, unit.masks[:, w], rows)
         options.append(
             WorkerOptions(
                 rows=rows,
                 num_gpus=table.num_gpus[rows],
-                path_s=times[unit.masks[:, w][:, None], rows],
+                path_s=path_s,
                 idle_bytes=table.idle_bytes[rows],
                 active_bytes=table.active_bytes[rows],
                 sync_bytes=table.sync_bytes[rows],

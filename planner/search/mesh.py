@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.domain.execution import Execution
 from planner.domain.framework import ONE_BACKEND_WORKERS, FrameworkRules, mesh_keys
-from planner.domain.stages import StageKind, WorkerName
+from planner.domain.stages import StageKind, StageName, WorkerName
 from planner.domain.strategy import IntArray, TrainerTable
 from planner.search.options import runs, take
 from planner.search.pricing import PricedWorker
 from planner.search.problem import OptionTable, SearchProblem
+from planner.search.timing import ASSESSING
 
 Keys = Mapping[tuple[WorkerName, str], IntArray]
 RowsByKey = Mapping[tuple[WorkerName, str], Mapping[int, IntArray]]
@@ -60,7 +62,9 @@ def parts(rules: FrameworkRules, priced: Sequence[PricedWorker], problem: Search
     for fine_key, base_key in _pairs(fine, base, trainers[0]):
         tables = tuple(_restrict(table, fine_rows, base_rows, fine_key, base_key) for table in problem.options)
         if all(_worker_has_options(tables, worker.name) for worker in problem.graph.workers):
-            result.append(Part(problem=replace(problem, options=tables), bound_s=_serial_s(tables, serial)))
+            result.append(
+                Part(problem=replace(problem, options=tables), bound_s=_serial_s(tables, serial, problem.execution))
+            )
     return tuple(sorted(result, key=lambda part: part.bound_s))
 
 
@@ -96,11 +100,21 @@ def _worker_has_options(tables: Sequence[OptionTable], worker: WorkerName) -> bo
     return any(table.worker is worker and len(table) for table in tables)
 
 
-def _serial_s(tables: Sequence[OptionTable], serial: frozenset[WorkerName]) -> float:
-    """Seconds that workers on the same GPUs take one after the other, each with its fastest option."""
+def _serial_s(tables: Sequence[OptionTable], serial: frozenset[WorkerName], execution: Execution) -> float:
+    """Seconds that workers on the same GPUs take one after the other, each with its fastest option.
+
+    Rollouts of asynchronous plans run beside them, and with fusion so do assessors.
+    """
     fastest: dict[WorkerName, float] = {}
     for table in tables:
+        counted = [i for i, stage in enumerate(table.stages) if _is_serial(stage, execution)]
         if len(table) and table.worker in serial:
-            seconds = float(table.stage_time_s.sum(axis=0).min())
+            seconds = float(table.stage_time_s[counted].sum(axis=0).min())
             fastest[table.worker] = min(seconds, fastest.get(table.worker, np.inf))
     return sum(fastest.values())
+
+
+def _is_serial(stage: StageName, execution: Execution) -> bool:
+    if execution.is_asynchronous:
+        return stage is not StageName.ROLLOUT
+    return not execution.fusions or (stage is not StageName.ROLLOUT and stage not in ASSESSING)

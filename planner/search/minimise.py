@@ -66,7 +66,7 @@ class UnitSpace:
     def __init__(self, problem: SearchProblem, options: Sequence[OptionTable]) -> None:
         self.frame = Frame(problem.graph, problem.execution)
         pools = [pool.name for pool in problem.pools]
-        builder = UnitBuilder(self.frame, pools, dict(problem.host_stage_s), problem.host_least_s)
+        self._builder = UnitBuilder(self.frame, pools, dict(problem.host_stage_s), problem.host_least_s)
         available = {(table.worker, table.pool) for table in options if len(table)}
         workers = self.frame.workers
         names = [[pool for pool in pools if (worker, pool) in available] for worker in workers]
@@ -79,9 +79,13 @@ class UnitSpace:
             if reason is not None:
                 self.num_excluded[reason] = self.num_excluded.get(reason, 0) + 1
                 continue
-            units = builder.units(structure)
+            units = self._builder.units(structure)
             self.units += units
             self.num_structures += bool(units)
+
+    def exact(self, unit: Unit) -> list[Unit]:
+        """The units with real timings that a unit stands for."""
+        return self._builder.exact(unit)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +107,7 @@ class TimeSearch:
         self.progress = progress
         self.clock = progress.clock
         self.tables = Tables(problem, space.frame)
+        self._space = space
         places = self.tables.table
         self.units = [u for u in space.units if all((w, c.pool) in places for w, c in enumerate(u.contexts))]
         self._relaxed: UnitArrays | None = None
@@ -143,15 +148,16 @@ class TimeSearch:
             alive = np.delete(alive, position)
             if not bounds.shave(np.array([unit]), cutoff_s).size:
                 continue
-            result = self._close(bounds, unit, cutoff_s)
             self.progress.num_solved += 1
-            open_s = min(open_s, max(float(bounds.bound[unit]), result.bound_s))
-            if result.rows is not None:
-                best = self._found(bounds, unit, result)
-                cutoff_s = _below(best.time_s)
-                if first_only:
-                    return Minimum(found=best, bound_s=0.0)
-                alive = alive[bounds.bound[alive] <= cutoff_s]
+            for exact in self._space.exact(bounds.units[unit]):
+                result = self._close(self._leaf(bounds, unit, exact, cutoff_s))
+                open_s = min(open_s, max(float(bounds.bound[unit]), result.bound_s))
+                if result.rows is not None:
+                    best = self._found(exact, result.rows, result.time_s)
+                    cutoff_s = _below(best.time_s)
+                    if first_only:
+                        return Minimum(found=best, bound_s=0.0)
+            alive = alive[bounds.bound[alive] <= cutoff_s]
         return Minimum(found=best, bound_s=min(open_s, best.time_s if best is not None else np.inf))
 
     def _dive(self, bounds: UnitBounds, cutoff_s: float) -> Found | None:
@@ -168,9 +174,9 @@ class TimeSearch:
             units = trial.shave(np.flatnonzero(bound_s <= guess), guess)
             for unit in units[np.argsort(trial.bound[units], kind="stable")][:_DIVE_UNITS]:
                 if trial.bound[unit] <= guess:
-                    result = enumerate_leaf(self._leaf(trial, int(unit), guess), _DIVE_WORK)
-                    if result.rows is not None:
-                        best = self._found(trial, int(unit), result)
+                    found = self.quick(trial, int(unit), guess)
+                    if found is not None:
+                        best = found
                         guess = _below(best.time_s)
             if guess >= cutoff_s:
                 break
@@ -226,25 +232,37 @@ class TimeSearch:
             cutoff_s = float(bounds.bound[unit]) * _ALTERNATIVE_RATIO
             if not bounds.shave(np.array([unit]), cutoff_s).size:
                 continue
-            leaf = self._leaf(bounds, unit, cutoff_s)
-            found = enumerate_leaf(leaf, _DIVE_WORK)
-            if found.rows is not None:
-                result.append((self._found(bounds, unit, found), float(bounds.bound[unit])))
+            found = self.quick(bounds, unit, cutoff_s)
+            if found is not None:
+                result.append((found, float(bounds.bound[unit])))
         return result
 
-    def _found(self, bounds: UnitBounds, unit: int, result: LeafResult) -> Found:
-        assert result.rows is not None
+    def quick(
+        self, bounds: UnitBounds, unit: int, cutoff_s: float, *, work: int = _DIVE_WORK, usable_ratio: float = 1.0
+    ) -> Found | None:
+        """The best plan of one unit that little work finds, with at most `cutoff_s`."""
+        best: Found | None = None
+        for exact in self._space.exact(bounds.units[unit]):
+            leaf = self._leaf(bounds, unit, exact, cutoff_s, usable_ratio=usable_ratio)
+            result = enumerate_leaf(leaf, work)
+            if result.rows is not None:
+                best = self._found(exact, result.rows, result.time_s)
+                cutoff_s = _below(best.time_s)
+        return best
+
+    def _found(self, unit: Unit, rows: tuple[int, ...], time_s: float) -> Found:
         if not self.progress.time_to_first_s:
             self.progress.time_to_first_s = self.clock.elapsed_s
-        return Found(unit=bounds.units[unit], rows=result.rows, time_s=result.time_s)
+        return Found(unit=unit, rows=rows, time_s=time_s)
 
-    def _leaf(self, bounds: UnitBounds, unit: int, cutoff_s: float) -> LeafProblem:
-        return build_leaf(
-            self.tables, bounds.units[unit], bounds.low[unit], bounds.high[unit], bounds.capacity, cutoff_s
-        )
+    def _leaf(
+        self, bounds: UnitBounds, unit: int, exact: Unit, cutoff_s: float, *, usable_ratio: float = 1.0
+    ) -> LeafProblem:
+        """An exact unit within the sizes that the bounds of the unit which stands for it leave open."""
+        low, high = bounds.low[unit], bounds.high[unit]
+        return build_leaf(self.tables, exact, low, high, bounds.capacity, cutoff_s, usable_ratio=usable_ratio)
 
-    def _close(self, bounds: UnitBounds, unit: int, cutoff_s: float) -> LeafResult:
-        leaf = self._leaf(bounds, unit, cutoff_s)
+    def _close(self, leaf: LeafProblem) -> LeafResult:
         if leaf.is_empty:
             return LeafResult(rows=None, time_s=np.inf, bound_s=np.inf, is_complete=True)
         if self.limits.solver is Solver.AUTO:

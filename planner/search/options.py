@@ -79,7 +79,7 @@ def build_options(
     finite = np.isfinite(times).all(axis=0)
     legal = legal & finite & fits_pool
     keep = legal & fits_gpu & fits_host
-    moment_s = np.array([_moment_s(costs, part, num_sequences) for part in moments]).reshape(len(moments), num)
+    moment_s = np.array([moment_seconds(costs, part, num_sequences) for part in moments]).reshape(len(moments), num)
     table = OptionTable(
         worker=costs.worker,
         pool=pool.name,
@@ -95,9 +95,7 @@ def build_options(
         host_bytes=host[keep],
         row=np.flatnonzero(keep).astype(np.int64) + first_row,
         moments=moments,
-        moment_s=np.array([_moment_s(costs, part, num_sequences) for part in moments]).reshape(len(moments), num)[
-            :, keep
-        ],
+        moment_s=moment_s[:, keep],
     )
     counts = OptionCounts(
         num_candidates=num,
@@ -110,7 +108,7 @@ def build_options(
     return table, counts
 
 
-def _moment_s(costs: WorkerCosts, part: Part, num_sequences: float) -> FloatArray:
+def moment_seconds(costs: WorkerCosts, part: Part, num_sequences: float) -> FloatArray:
     """Seconds of a moment of a stage, shape (num_candidates,)."""
     name, moment = part
     stage = next(item for item in costs.stages if item.stage is name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.strategy import IntArray
-from planner.search.leaf import build_leaf, enumerate_leaf
 from planner.search.minimise import Found, TimeSearch
 
 _MAX_UNITS = 4
@@ -27,18 +26,8 @@ def polish(search: TimeSearch, capacity: IntArray, deadline_s: float, found: Fou
         for headroom in (0.4, 0.25, 0.15, 0.1, 0.05, 0.02):
             if -headroom >= best_key[0]:
                 break
-            leaf = build_leaf(
-                search.tables,
-                bounds.units[unit],
-                bounds.low[unit],
-                bounds.high[unit],
-                capacity,
-                deadline_s,
-                usable_ratio=1.0 - headroom,
-            )
-            result = enumerate_leaf(leaf, _WORK)
-            if result.rows is not None:
-                candidate = Found(unit=bounds.units[unit], rows=result.rows, time_s=result.time_s)
+            candidate = search.quick(bounds, int(unit), deadline_s, work=_WORK, usable_ratio=1.0 - headroom)
+            if candidate is not None:
                 if _key(search, candidate) < best_key:
                     best, best_key = candidate, _key(search, candidate)
                 break

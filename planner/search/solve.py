@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from planner.domain.execution import Execution
 from planner.domain.plan import Objective, ScheduledStage, Status
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import IntArray
@@ -18,6 +19,8 @@ from planner.search.minimise import Clock, Found, Progress, TimeSearch, UnitSpac
 from planner.search.polish import polish
 from planner.search.problem import SearchLimits, SearchProblem
 from planner.search.structures import Structure
+from planner.search.timing import Part, Timing
+from planner.search.units import host_parts
 
 _TIE_CALLS = 16
 _OPTIMAL_GAP_RATIO = 1e-5
@@ -55,8 +58,9 @@ class Solution:
     structure: Structure
     groups: tuple[ChosenGroup, ...]
     choices: tuple[Choice, ...]
-    order: tuple[tuple[StageName, StageName], ...]
-    """(before, after) for each pair of stages that conflict and that the graph leaves open."""
+    timing: Timing
+    """The order of stages that share GPUs, and how they overlap."""
+    execution: Execution
     schedule: tuple[ScheduledStage, ...]
     time_s: float
     num_gpus: int
@@ -148,10 +152,11 @@ def solve(problem: SearchProblem, limits: SearchLimits) -> SearchResult:
 def solve_union(
     problems: Sequence[SearchProblem], limits: SearchLimits, *, bounds_s: Sequence[float] | None = None
 ) -> SearchResult:
-    """The best plan over several problems that differ in their options only; `part` says whose options it uses.
+    """The best plan over several problems on the same pools; `part` says whose options it uses. Problems may differ
+    in their options, or in graph and execution.
 
     `bounds_s` are known lower bounds on the iteration time of each problem; the most promising should come first.
-    Raises ValueError for no problems, or problems with different graphs, pools or rules.
+    Raises ValueError for no problems, or problems with different pools.
     """
     _check_union(problems)
     union = _Union(problems, limits)
@@ -166,11 +171,19 @@ def solve_union(
 def _check_union(problems: Sequence[SearchProblem]) -> None:
     if not problems:
         raise ValueError("a search needs at least one problem")
-    first = problems[0]
-    for other in problems[1:]:
-        same = other.graph == first.graph and other.pools == first.pools and other.equal_size == first.equal_size
-        if not same or other.structure_filter is not first.structure_filter or other.host_stage_s != first.host_stage_s:
-            raise ValueError("problems of a union may differ in their options only")
+    if any(other.pools != problems[0].pools for other in problems[1:]):
+        raise ValueError("problems of a union have the same pools")
+
+
+def _same_space(first: SearchProblem, second: SearchProblem) -> bool:
+    """Whether two problems have the same structures and timings, so that they differ in their options only."""
+    return (
+        first.structure_filter is second.structure_filter
+        and first.equal_size == second.equal_size
+        and first.execution == second.execution
+        and first.host_stage_s == second.host_stage_s
+        and first.graph == second.graph
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +203,8 @@ class _Union:
         self.problems = problems
         self.limits = limits
         self.progress = Progress(clock=Clock(limits.time_limit_s))
-        options = [table for problem in problems for table in problem.options]
-        self.space = UnitSpace(problems[0], options)
+        self._spaces: list[tuple[SearchProblem, UnitSpace]] = []
+        """One for each kind of problem, made when the first of that kind is searched."""
         self.best: _Best | None = None
         self.bound: Key = NEVER
 
@@ -216,7 +229,29 @@ class _Union:
             )
 
     def search(self, part: int) -> TimeSearch:
-        return TimeSearch(self.problems[part], self.limits, self.space, self.progress)
+        return TimeSearch(self.problems[part], self.limits, self._space(self.problems[part]), self.progress)
+
+    def _space(self, problem: SearchProblem) -> UnitSpace:
+        for known, space in self._spaces:
+            if _same_space(known, problem):
+                return space
+        options = [table for other in self.problems if _same_space(problem, other) for table in other.options]
+        self._spaces.append((problem, UnitSpace(problem, options)))
+        return self._spaces[-1][1]
+
+    @property
+    def num_structures(self) -> int:
+        """Structures of all kinds of problems searched so far."""
+        return sum(space.num_structures for _, space in self._spaces)
+
+    @property
+    def num_excluded(self) -> tuple[tuple[str, int], ...]:
+        """Structures that filters excluded, by reason."""
+        counts: dict[str, int] = {}
+        for _, space in self._spaces:
+            for reason, number in space.num_excluded.items():
+                counts[reason] = counts.get(reason, 0) + number
+        return tuple(sorted(counts.items()))
 
 
 def _with_plan(union: _Union, goal: Goal, best: _Best) -> SearchResult:
@@ -233,8 +268,8 @@ def _with_plan(union: _Union, goal: Goal, best: _Best) -> SearchResult:
         value=value,
         bound=min(bound, value),
         unit=_unit(capacities, limits.objective),
-        num_structures=union.space.num_structures,
-        num_excluded=tuple(sorted(union.space.num_excluded.items())),
+        num_structures=union.num_structures,
+        num_excluded=union.num_excluded,
         num_solved=progress.num_solved,
         solver=" + ".join(["bounds", *sorted(progress.used_solvers)]),
         time_to_first_s=progress.time_to_first_s,
@@ -334,8 +369,8 @@ def build_solution(search: TimeSearch, capacities: CapacitySearch, found: Found)
                 option=row,
             )
         )
-    items = _schedule(search, found, groups, group_of)
-    time_s = schedule.makespan_s(items)
+    line = _timeline(search, found, groups, group_of)
+    time_s = line.time_s
     if abs(time_s - found.time_s) > 1e-9 * max(time_s, 1.0):
         raise ValueError(f"the schedule takes {time_s} s, the search says {found.time_s} s")
     used = search.used_gpus(found)
@@ -343,8 +378,9 @@ def build_solution(search: TimeSearch, capacities: CapacitySearch, found: Found)
         structure=found.unit.structure,
         groups=groups,
         choices=tuple(choices),
-        order=found.unit.timing.arcs,
-        schedule=items,
+        timing=found.unit.timing,
+        execution=found.unit.execution,
+        schedule=line.items,
         time_s=time_s,
         num_gpus=int(used.sum()),
         usd=capacities.rate(used) * time_s if capacities.has_prices else None,
@@ -377,32 +413,37 @@ def _groups(search: TimeSearch, found: Found) -> tuple[tuple[ChosenGroup, ...], 
     return tuple(groups), group_of
 
 
-def _schedule(
+def _timeline(
     search: TimeSearch, found: Found, groups: tuple[ChosenGroup, ...], group_of: dict[WorkerName, str]
-) -> tuple[ScheduledStage, ...]:
-    """Durations straight from the option tables, then the schedule of the chosen order."""
+) -> schedule.Timeline:
+    """Seconds straight from the option tables, then the schedule of the chosen timing."""
     problem = search.problem
-    duration_s = dict(problem.host_stage_s)
+    seconds: dict[Part, float] = {}
+    for stage, host_s in problem.host_stage_s:
+        seconds |= host_parts(stage, host_s, problem.host_least_s)
     places: dict[StageName, tuple[str, ...]] = {}
     sync_s = 0.0
     for w, row in enumerate(found.rows):
         context = found.unit.contexts[w]
         table = search.tables.table[w, context.pool]
-        for stage, seconds in zip(table.stages, table.stage_time_s[:, row], strict=True):
-            duration_s[stage] = float(seconds)
+        for stage, values in zip(table.stages, table.stage_time_s[:, row], strict=True):
+            seconds[stage, None] = float(values)
+        for part, value in zip(table.moments, table.moment_s[:, row] if table.moments else (), strict=True):
+            seconds[part] = float(value)
         sync_s += float(sync_share_s(table, context.sync)[row])
     for item in problem.graph.stages:
         workers = [name for name in problem.graph.workers_of(item.name) if name in group_of]
         places[item.name] = tuple(sorted({group_of[name] for name in workers}))
     if problem.graph.has_stage(StageName.WEIGHT_SYNC):
-        duration_s[StageName.WEIGHT_SYNC] = sync_s
+        seconds[StageName.WEIGHT_SYNC, None] = sync_s
     nested = [
         (whole.id, block.id)
         for whole in groups
         for block in groups
         if whole.is_whole and not block.is_whole and whole.pool == block.pool
     ]
-    return schedule.evaluate(problem.graph, duration_s, places, found.unit.timing.arcs, nested)
+    unit = found.unit
+    return schedule.timeline(problem.graph, unit.execution, unit.timing, seconds, places, nested)
 
 
 def _alternatives(
@@ -458,7 +499,7 @@ def _without_plan(union: _Union) -> SearchResult:
     beyond = None
     if missing:
         cause = Cause.NO_OPTION
-    elif not union.space.num_structures:
+    elif not union.num_structures:
         cause = Cause.NO_STRUCTURE
     elif proven and _goal(limits) != Goal(objective=limits.objective):
         beyond = _beyond_limits(union)
@@ -471,8 +512,8 @@ def _without_plan(union: _Union) -> SearchResult:
         value=np.inf,
         bound=bound,
         unit=_unit(capacities, limits.objective),
-        num_structures=union.space.num_structures,
-        num_excluded=tuple(sorted(union.space.num_excluded.items())),
+        num_structures=union.num_structures,
+        num_excluded=union.num_excluded,
         num_solved=progress.num_solved,
         solver=" + ".join(["bounds", *sorted(progress.used_solvers)]),
         time_to_first_s=progress.time_to_first_s,

@@ -14,14 +14,15 @@ Everything above (bounds, enumeration, CP-SAT, ILP) sees rows only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 from planner.cost.worker import Moment
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName
-from planner.search.orders import Arc, Order, OrderBook, maximal_paths, orientations, sequence
+from planner.search.cycles import Cycle, Lead, Recurrence
+from planner.search.orders import Arc, Order, OrderBook, maximal_paths, sequence
 from planner.search.structures import Structure
 
 Part = tuple[StageName, Moment | None]
@@ -43,15 +44,6 @@ GATHERED_FREE_RATIO = 0.75
 """Share of the GPUs that is free for an assessor once the tail has been gathered on the rest."""
 GATHERED_LEFT_RATIO = 0.2
 """Share of the responses that still run when the tail is gathered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
-    """Where the weight sync interrupts the engines' device group: before it come the first `num_before` stages of that
-    group (in the order of a batch) of the batch that is `num_batches` ahead of the one that was trained."""
-
-    num_batches: int
-    num_before: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +79,7 @@ def moments_of(execution: Execution, worker: Worker) -> tuple[Part, ...]:
 
 ASSESSING = frozenset({StageName.REWARD, StageName.REFERENCE_LOGPROB, StageName.OLD_LOGPROB, StageName.CRITIC_VALUE})
 """Stages that look at one finished response at a time."""
+_ENGINE_STAGES = frozenset({StageName.ROLLOUT, StageName.WEIGHT_SYNC})
 UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE)
 
 
@@ -100,23 +93,39 @@ class TimingBook:
         self._names = [stage.name for stage in graph.stages]
         self._book = OrderBook(graph)
         self._cache: dict[tuple[object, ...], tuple[Timing, ...]] = {}
+        self._least: dict[Recurrence, Timing] = {}
+
+    def relaxed(self, structure: Structure) -> tuple[Timing, ...]:
+        """Timings of which one is never slower than any real one; they are real themselves in synchronous plans.
+
+        Orders of asynchronous plans are many, and only needed where this bound is not enough. None where the
+        execution is not for the structure.
+        """
+        if not self._execution.is_asynchronous:
+            return self.timings(structure)
+        pattern = self._recurrence(structure)
+        if pattern is None:
+            return ()
+        if pattern not in self._least:
+            self._least[pattern] = Timing(arcs=(), rows=self._cycle_rows(pattern.least()))
+        return (self._least[pattern],)
 
     def timings(self, structure: Structure) -> tuple[Timing, ...]:
         """Undominated timings of a structure; none where this execution is not for it."""
-        cliques = self._cliques(structure)
-        key = (tuple(cliques), tuple(self._engine_group(structure)))
+        if self._execution.is_asynchronous:
+            pattern = self._recurrence(structure)
+            found = () if pattern is None else pattern.solutions()
+            return tuple(Timing(arcs=s.arcs, rows=self._cycle_rows(s.cycles), lead=s.lead) for s in found)
+        key = (tuple(self._cliques(structure)), self._engine_group(structure), self._updates_share(structure))
         if key not in self._cache:
-            self._cache[key] = tuple(self._make(structure, cliques))
+            self._cache[key] = tuple(self._synchronous(structure))
         return self._cache[key]
 
-    def _make(self, structure: Structure, cliques: list[tuple[StageName, ...]]) -> list[Timing]:
-        execution = self._execution
-        if execution.is_asynchronous:
-            return self._asynchronous(structure, cliques)
+    def _synchronous(self, structure: Structure) -> list[Timing]:
         result = []
         for order in self._orders(structure):
             plain = Timing(arcs=order.arcs, rows=_path_rows(self._names, order.paths))
-            result += [self._fused(structure, order, plain, gather) for gather in self._fusion_kinds(structure)]
+            result += [self._fused(structure, order, plain, kind) for kind in self._fusion_kinds(structure)]
         return _undominated(result)
 
     # ------------------------------------------------------------------------------------------ orders
@@ -230,126 +239,45 @@ class TimingBook:
 
     # ------------------------------------------------------------------------------------------ asynchronous
 
-    def _asynchronous(self, structure: Structure, cliques: list[tuple[StageName, ...]]) -> list[Timing]:
-        """The cycles of the recurrence, for every order within a batch and every place of the sync on the engines."""
+    def _recurrence(self, structure: Structure) -> Recurrence | None:
+        """The pattern of waits of a structure; None where this execution is not for it."""
         engine = self._engine_group(structure)
-        if StageName.ACTOR_UPDATE in engine:
-            return []
-        streaming = self._execution.mode is ExecutionMode.STREAMING
-        if streaming and set(engine) - {StageName.ROLLOUT, StageName.WEIGHT_SYNC}:
-            return []
-        least = self._least_rows(cliques, streaming)
-        found: list[Timing] = []
-        for arcs in self._batch_orders(structure, cliques):
-            for lead in self._leads(engine, streaming):
-                rows = self._cycle_rows(cliques, arcs, engine, lead)
-                if rows is None:
-                    continue
-                timing = Timing(arcs=arcs, rows=rows, lead=lead)
-                if all(self._is_implied(row, least) for row in rows):
-                    # No order has fewer or smaller sums.
-                    return [timing]
-                found.append(timing)
-        return _undominated(found)
-
-    def _is_implied(self, row: Row, rows: Sequence[Row]) -> bool:
-        """Whether `row` can never be the largest beside `rows`: one covers it, or a weighted mean of some does."""
-        if any(_covers(other, row) for other in rows if other != row):
-            return True
-        weight = 1.0 / (self._execution.staleness + 1.0)
-        for num in range(2, min(self._execution.staleness + 1, len(rows), 3) + 1):
-            for some in combinations([other for other in rows if other != row], num):
-                mean: dict[Part, float] = {}
-                for part, coefficient in (item for other in some for item in other):
-                    mean[part] = mean.get(part, 0.0) + weight * coefficient
-                if all(mean.get(part, 0.0) >= coefficient * (1.0 - 1e-12) for part, coefficient in row):
-                    return True
-        return False
-
-    def _needed(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-        """Without rows that a mean of others implies."""
-        kept = list(rows)
-        for row in rows:
-            if self._is_implied(row, [other for other in kept if other != row]):
-                kept.remove(row)
-        return tuple(kept)
-
-    def _batch_orders(
-        self, structure: Structure, cliques: Iterable[tuple[StageName, ...]]
-    ) -> Iterator[tuple[Arc, ...]]:
-        """Orders within a batch. The sync's place on the engines' group is the lead, not an order."""
-        engine = set(self._engine_group(structure))
-        pairs = [
+        streams = self._execution.mode is ExecutionMode.STREAMING
+        if StageName.ACTOR_UPDATE in engine or (streams and set(engine) - _ENGINE_STAGES):
+            return None
+        cliques = tuple(self._cliques(structure))
+        # The sync's place on the engines' group is the lead, not an order.
+        pairs = tuple(
             (a, b)
             for a, b in self._book.open_pairs
-            if any(a in c and b in c for c in cliques) and not (StageName.WEIGHT_SYNC in (a, b) and {a, b} <= engine)
+            if any(a in c and b in c for c in cliques)
+            and not (StageName.WEIGHT_SYNC in (a, b) and {a, b} <= set(engine))
+        )
+        is_planned = self._execution.policy is SchedulingPolicy.PLANNED
+        return Recurrence(
+            names=tuple(self._names),
+            edges=self._graph.edges,
+            cliques=cliques,
+            engine=engine,
+            open_pairs=pairs,
+            staleness=self._execution.staleness,
+            streams=streams,
+            orders=None if is_planned else (tuple(self._first_ready(a, b) for a, b in pairs),),
+        )
+
+    def _cycle_rows(self, cycles: Iterable[Cycle]) -> tuple[Row, ...]:
+        streams = self._execution.mode is ExecutionMode.STREAMING
+        moment = Moment.LONGEST_RESPONSE if streams else None
+        rows = [
+            _row({(n, moment if n is StageName.ROLLOUT else None): 1.0 / batches for n in self._members(bits)})
+            for bits, batches in cycles
         ]
-        if self._execution.policy is SchedulingPolicy.PLANNED:
-            yield from orientations(self._names, self._graph.edges, pairs)
-        else:
-            yield tuple(self._first_ready(a, b) for a, b in pairs)
+        if streams:
+            rows.append(_row({(StageName.ROLLOUT, None): 1.0, (StageName.WEIGHT_SYNC, None): 1.0}))
+        return tuple(rows)
 
-    def _leads(self, engine: Sequence[StageName], streaming: bool) -> Iterator[Lead | None]:
-        if streaming:
-            yield None
-            return
-        members = sum(name is not StageName.WEIGHT_SYNC for name in engine)
-        for num_batches in range(self._execution.staleness, 0, -1):
-            for num_before in range(members, 0, -1):
-                yield Lead(num_batches=num_batches, num_before=num_before)
-
-    def _least_rows(self, cliques: Iterable[tuple[StageName, ...]], streaming: bool) -> list[Row]:
-        """Rows that no order avoids: the work of each group, and the dependencies around the staleness."""
-        ahead = self._execution.staleness + 1.0
-        rows = [_row({(name, None): 1.0 for name in clique}) for clique in cliques]
-        moment = Moment.LONGEST_RESPONSE if streaming else None
-        for path in maximal_paths(self._names, list(self._graph.edges)):
-            stages = [name for i, name in enumerate(self._names) if path >> i & 1]
-            if StageName.ROLLOUT in stages and StageName.WEIGHT_SYNC in stages:
-                parts = {(name, moment if name is StageName.ROLLOUT else None): 1.0 / ahead for name in stages}
-                rows.append(_row(parts))
-        return rows
-
-    def _cycle_rows(
-        self,
-        cliques: Iterable[tuple[StageName, ...]],
-        arcs: Sequence[Arc],
-        engine: Sequence[StageName],
-        lead: Lead | None,
-    ) -> tuple[Row, ...] | None:
-        """Rows of one recurrence; None if it contradicts itself (a batch would have to wait for a later one)."""
-        ranks = sequence(self._names, [*self._graph.edges, *arcs])
-        ahead = [name for name in ranks if name in engine and name is not StageName.WEIGHT_SYNC]
-        edges: dict[tuple[StageName, StageName], int] = {}
-
-        def add(before: StageName, after: StageName, batches: int) -> None:
-            key = (before, after)
-            edges[key] = min(batches, edges.get(key, batches))
-
-        for before, after in [*self._graph.edges, *arcs]:
-            add(before, after, 0)
-        extra: list[Row] = []
-        for clique in cliques:
-            members = sorted(clique, key=ranks.index)
-            if StageName.ROLLOUT in members:
-                # The sync has a place of its own among the stages of the engines' group.
-                members.remove(StageName.WEIGHT_SYNC)
-                if lead is None:
-                    extra.append(_row({(StageName.ROLLOUT, None): 1.0, (StageName.WEIGHT_SYNC, None): 1.0}))
-                    continue
-                _add_lead(add, members, frozenset(ahead[: lead.num_before]), lead)
-            for before, after in pairwise(members):
-                add(before, after, 0)
-            add(members[-1], members[0], 1)
-        add(StageName.WEIGHT_SYNC, StageName.ROLLOUT, self._execution.staleness + 1)
-        moment = Moment.LONGEST_RESPONSE if lead is None else None
-        rows = list(extra)
-        for nodes, batches in _cycles(self._names, edges):
-            if batches <= 0:
-                return None
-            share = 1.0 / batches
-            rows.append(_row({(n, moment if n is StageName.ROLLOUT else None): share for n in nodes}))
-        return self._needed(_maximal(rows))
+    def _members(self, bits: int) -> list[StageName]:
+        return [name for i, name in enumerate(self._names) if bits >> i & 1]
 
     # ------------------------------------------------------------------------------------------ groups
 
@@ -381,20 +309,6 @@ class _Fused:
     streams: bool
     gathers: bool
     joint_updates: bool
-
-
-_AddEdge = Callable[[StageName, StageName, int], None]
-
-
-def _add_lead(add: _AddEdge, members: list[StageName], ahead: frozenset[StageName], lead: Lead) -> None:
-    """The sync between two stages of the engines' group, in batches of which the first is `lead` ahead."""
-    before = [name for name in members if name in ahead]
-    after = [name for name in members if name not in ahead]
-    add(before[-1], StageName.WEIGHT_SYNC, -lead.num_batches)
-    if after:
-        add(StageName.WEIGHT_SYNC, after[0], lead.num_batches)
-    else:
-        add(StageName.WEIGHT_SYNC, members[0], lead.num_batches + 1)
 
 
 def _joined(stages: list[StageName]) -> list[dict[Part, float]]:
@@ -444,25 +358,3 @@ def _undominated(timings: Sequence[Timing]) -> list[Timing]:
 
 def _beats(first: Timing, second: Timing) -> bool:
     return all(any(_covers(row, mine) for row in second.rows) for mine in first.rows)
-
-
-def _cycles(
-    names: Sequence[StageName], edges: dict[tuple[StageName, StageName], int]
-) -> Iterator[tuple[tuple[StageName, ...], int]]:
-    """Elementary cycles with the number of batches that they span; each starts at its first stage of `names`."""
-    follow: dict[StageName, list[tuple[StageName, int]]] = {name: [] for name in names}
-    for (before, after), batches in edges.items():
-        follow[before].append((after, batches))
-    rank = {name: i for i, name in enumerate(names)}
-
-    def walk(
-        start: StageName, path: tuple[StageName, ...], batches: int
-    ) -> Iterator[tuple[tuple[StageName, ...], int]]:
-        for after, step in follow[path[-1]]:
-            if after is start:
-                yield path, batches + step
-            elif rank[after] > rank[start] and after not in path:
-                yield from walk(start, (*path, after), batches + step)
-
-    for name in names:
-        yield from walk(name, (name,), 0)

@@ -38,6 +38,14 @@ class Context:
         return Context(worker=self.worker, pool=self.pool, sync=self.sync, groups=(0,))
 
 
+def host_parts(stage: StageName, seconds: float, least_s: float) -> dict[Part, float]:
+    """Seconds of a host stage and of its last shares, none of which takes less than `least_s`."""
+    parts: dict[Part, float] = {(stage, None): seconds}
+    for moment, share in LAST_SHARE.items():
+        parts[stage, moment] = max(share * seconds, min(seconds, least_s))
+    return parts
+
+
 class Frame:
     """What all units of one graph and execution share: workers, the seconds that each contributes (its columns), and
     the combinations of these that rows use."""
@@ -59,13 +67,13 @@ class Frame:
         ]
 
     @property
-    def num_combinations(self) -> int:
-        """Combinations of the worker that has most."""
-        return max(len(known) for known in self._combinations)
+    def num_combinations(self) -> list[int]:
+        """Combinations of each worker so far."""
+        return [len(known) for known in self._combinations]
 
-    def combinations(self, worker: int) -> FloatArray:
-        """Coefficients of a worker's columns, shape (num_combinations of the worker, num_columns)."""
-        return np.array(list(self._combinations[worker]), dtype=np.float64)
+    def coefficients(self, worker: int, numbers: IntArray) -> FloatArray:
+        """Coefficients of a worker's columns in some combinations, shape (len(numbers), num_columns)."""
+        return np.array(list(self._combinations[worker]), dtype=np.float64)[numbers]
 
     def combination(self, worker: int, row: Row) -> int:
         """The number of the combination that a row takes of a worker's seconds."""
@@ -90,6 +98,8 @@ class Unit:
     """Combination of each worker in each row, shape (num_rows, num_workers)."""
     host_s: FloatArray
     """Seconds of host stages in each row."""
+    is_relaxed: bool = False
+    """The timing is only a bound: `UnitBuilder.exact` has the real ones."""
 
     @property
     def num_slots(self) -> int:
@@ -104,15 +114,28 @@ class UnitBuilder:
     ) -> None:
         self._frame = frame
         self._book = TimingBook(frame.graph, frame.execution)
-        self._host_s: dict[Part, float] = {(stage, None): seconds for stage, seconds in host_stage_s.items()}
-        for moment, share in LAST_SHARE.items():
-            self._host_s |= {(stage, moment): max(share * s, min(s, host_least_s)) for stage, s in host_stage_s.items()}
+        self._host_s: dict[Part, float] = {}
+        for stage, seconds in host_stage_s.items():
+            self._host_s |= host_parts(stage, seconds, host_least_s)
         self._position = {name: i for i, name in enumerate(frame.workers)}
         self._pool_position = {name: i for i, name in enumerate(pools)}
         self._masks: dict[tuple[Row, ...], tuple[IntArray, FloatArray]] = {}
+        self._exact: dict[Structure, list[Unit]] = {}
 
     def units(self, structure: Structure) -> list[Unit]:
-        """One unit per undominated timing."""
+        """One unit per undominated timing, or a relaxed one for all of them."""
+        return self._units(structure, self._book.relaxed(structure), is_relaxed=self._frame.execution.is_asynchronous)
+
+    def exact(self, unit: Unit) -> list[Unit]:
+        """The units with real timings that a unit stands for."""
+        if not unit.is_relaxed:
+            return [unit]
+        if unit.structure not in self._exact:
+            timings = self._book.timings(unit.structure)
+            self._exact[unit.structure] = self._units(unit.structure, timings, is_relaxed=False)
+        return self._exact[unit.structure]
+
+    def _units(self, structure: Structure, timings: Sequence[Timing], *, is_relaxed: bool) -> list[Unit]:
         num = len(self._frame.workers)
         slot, pool_of = [-1] * num, [0] * num
         slot_pool: list[int] = []
@@ -141,7 +164,7 @@ class UnitBuilder:
             for w in range(num)
         )
         units = []
-        for timing in self._book.timings(structure):
+        for timing in timings:
             masks, host_s = self._row_masks(timing.rows)
             units.append(
                 Unit(
@@ -154,6 +177,7 @@ class UnitBuilder:
                     groups=tuple(groups),
                     masks=masks,
                     host_s=host_s,
+                    is_relaxed=is_relaxed,
                 )
             )
         return units

@@ -111,9 +111,10 @@ def test_sizes_that_do_not_pack_are_refused() -> None:
         replace(problem, pools=(odd,))
 
 
-def test_a_union_needs_problems_of_one_kind() -> None:
+def test_a_union_needs_problems_on_the_same_pools() -> None:
     problem = roomy()
-    with pytest.raises(ValueError, match="options only"):
-        solve_union((problem, replace(problem, equal_size=True)), SearchLimits())
+    other = replace(problem.pools[0], num_nodes=problem.pools[0].num_nodes + 1)
+    with pytest.raises(ValueError, match="same pools"):
+        solve_union((problem, replace(problem, pools=(other,))), SearchLimits())
     with pytest.raises(ValueError, match="at least one"):
         solve_union((), SearchLimits())

@@ -1,0 +1,409 @@
+"""From a request to a proven solution: which executions are open, what every worker costs, and the search over all.
+
+`search` is the one function to read first. A *part* is a search problem under one execution; frameworks that couple
+the degrees of several workers split parts further (`planner.search.mesh`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from planner.cost.jobs import host_stage_s
+from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
+from planner.domain.hardware import Cluster, Pool
+from planner.domain.plan import Limits, Status
+from planner.domain.request import PlanRequest
+from planner.domain.stages import StageKind, Worker, WorkerName, build_graph
+from planner.domain.strategy import TrainerTable
+from planner.domain.workload import Workload
+from planner.files.catalog import load_overheads
+from planner.search import mesh
+from planner.search.options import take
+from planner.search.pricing import PricedWorker, PricingInputs, price_worker, search_pool
+from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
+from planner.search.solve import SearchResult, Solution, solve, solve_union
+from planner.search.structures import Structure, StructureFilter
+
+TIE_TOLERANCE_RATIO = 0.01
+"""Plans this close to the optimum count as equal; the simpler one is taken."""
+STALENESS_STEPS = (1, 2, 4)
+"""Version lags that are shown beside the largest one permitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPart:
+    """One execution: its inputs, the priced workers and the problem."""
+
+    inputs: PricingInputs
+    priced: tuple[PricedWorker, ...]
+    problem: SearchProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalenessResult:
+    """The best plan with at most so many versions of lag. `is_streaming` tells whether streaming was open to it."""
+
+    staleness: int
+    is_streaming: bool
+    is_permitted: bool
+    part: SearchPart
+    result: SearchResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one search did; `chosen` is the part that the solution belongs to (the first one where there is none)."""
+
+    parts: tuple[SearchPart, ...]
+    chosen: SearchPart
+    result: SearchResult
+    first_s: float
+    """Seconds from the start of the search's pricing to the first plan."""
+    by_staleness: tuple[StalenessResult, ...] = ()
+
+    @property
+    def inputs(self) -> PricingInputs:
+        return self.chosen.inputs
+
+    @property
+    def priced(self) -> tuple[PricedWorker, ...]:
+        return self.chosen.priced
+
+    @property
+    def problem(self) -> SearchProblem:
+        return self.chosen.problem
+
+
+def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
+    """Enumerate, price, prune and solve on one cluster.
+
+    With a permitted staleness the best plan is looked for at every step of it; of plans that are equally good within
+    the tolerance the one with the least staleness is taken.
+    """
+    start = time.perf_counter()
+    cluster = reachable(cluster, request.limits.max_gpus)
+    shop = _Shop(request, cluster, rules)
+    limits = search_limits(request.limits)
+    in_step = tuple(shop.part(execution) for execution in synchronous_executions(request.limits, rules))
+    priced_s = time.perf_counter() - start
+    part, result = solve_parts(in_step, rules, limits)
+    most = _max_staleness(request.limits, rules)
+    if not most:
+        return Outcome(parts=in_step, chosen=part, result=result, first_s=priced_s + result.time_to_first_s)
+    steps = [StalenessResult(staleness=0, is_streaming=False, is_permitted=True, part=part, result=result)]
+    parts = list(in_step)
+    for staleness in sorted({*(step for step in STALENESS_STEPS if step < most), most}):
+        executions = asynchronous_executions(staleness, request.limits, rules)
+        ahead = tuple(shop.part(execution) for execution in executions if _is_permitted(execution, request.limits))
+        parts += ahead
+        steps.append(_step(staleness, (*in_step, *ahead), rules, limits, is_permitted=True))
+    if not request.limits.allow_partial_rollouts:
+        streaming = [
+            e for e in asynchronous_executions(most, request.limits, rules) if e.mode is ExecutionMode.STREAMING
+        ]
+        if streaming:
+            others = (*in_step, *(shop.part(execution) for execution in streaming))
+            steps.append(_step(most, others, rules, limits, is_permitted=False))
+    return _least_stale(tuple(parts), steps, priced_s)
+
+
+def _step(
+    staleness: int,
+    parts: tuple[SearchPart, ...],
+    rules: FrameworkRules | None,
+    limits: SearchLimits,
+    *,
+    is_permitted: bool,
+) -> StalenessResult:
+    part, result = solve_parts(parts, rules, limits)
+    return StalenessResult(
+        staleness=staleness,
+        is_streaming=any(p.inputs.execution.mode is ExecutionMode.STREAMING for p in parts),
+        is_permitted=is_permitted,
+        part=part,
+        result=result,
+    )
+
+
+def _least_stale(parts: tuple[SearchPart, ...], steps: list[StalenessResult], priced_s: float) -> Outcome:
+    """The outcome with the least staleness that is as good as any, and the bound of all that is permitted."""
+    open_steps = [step for step in steps if step.is_permitted]
+    best = min(step.result.value for step in open_steps)
+    chosen = next(step for step in open_steps if step.result.value <= best * (1.0 + TIE_TOLERANCE_RATIO))
+    bound = min(step.result.bound for step in open_steps)
+    proven = all(step.result.status in (Status.OPTIMAL, Status.INFEASIBLE) for step in open_steps)
+    status = chosen.result.status
+    if status is Status.OPTIMAL and not proven:
+        status = Status.FEASIBLE
+    if status is Status.INFEASIBLE and not proven:
+        status = Status.UNKNOWN
+    result = replace(
+        chosen.result,
+        status=status,
+        bound=min(bound, chosen.result.value),
+        num_structures=sum(step.result.num_structures for step in open_steps[-1:]),
+        num_solved=sum(step.result.num_solved for step in open_steps),
+        time_s=sum(step.result.time_s for step in open_steps),
+    )
+    first_s = priced_s + open_steps[0].result.time_to_first_s
+    return Outcome(parts=parts, chosen=chosen.part, result=result, first_s=first_s, by_staleness=tuple(steps))
+
+
+def best_solution(
+    request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None, lacking: Sequence[WorkerName]
+) -> Solution | None:
+    """The best plan of a changed request and nothing that only a report needs; None when nothing fits.
+
+    `lacking` are workers that had no option before the change: they are priced first, and one that still has none
+    is the answer.
+    """
+    cluster = reachable(cluster, request.limits.max_gpus)
+    shop = _Shop(request, cluster, rules)
+    executions = synchronous_executions(request.limits, rules)
+    if any(not shop.has_options(name, executions[0]) for name in lacking):
+        return None
+    most = _max_staleness(request.limits, rules)
+    if most:
+        ahead = asynchronous_executions(most, request.limits, rules)
+        executions = (*executions, *(e for e in ahead if _is_permitted(e, request.limits)))
+    limits = replace(search_limits(request.limits), tie_tolerance_ratio=0.0, num_alternatives=0)
+    return solve_parts(tuple(shop.part(execution) for execution in executions), rules, limits)[1].solution
+
+
+# ---------------------------------------------------------------------------------------------- executions
+
+
+def policy_of(limits: Limits, rules: FrameworkRules | None) -> SchedulingPolicy:
+    """The policy that was asked for, or that of the framework, or the planned order."""
+    if limits.policy is not None:
+        return limits.policy
+    return SchedulingPolicy.PLANNED if rules is None else rules.policy
+
+
+def synchronous_executions(limits: Limits, rules: FrameworkRules | None) -> tuple[Execution, ...]:
+    """Executions without staleness: plain, or with the fusions that the user and the framework allow."""
+    fusions = tuple(f for f in Fusion if f in limits.fusions and (rules is None or f in rules.fusions))
+    policy = policy_of(limits, rules)
+    without_joint = tuple(f for f in fusions if f is not Fusion.INTRA_STAGE)
+    result = [Execution(fusions=without_joint, policy=policy)]
+    if Fusion.INTRA_STAGE in fusions:
+        result.append(Execution(fusions=fusions, policy=policy))
+    return tuple(result)
+
+
+def asynchronous_executions(staleness: int, limits: Limits, rules: FrameworkRules | None) -> tuple[Execution, ...]:
+    """Executions with a staleness, as far as the framework can run them."""
+    modes = [ExecutionMode.BATCHES, ExecutionMode.STREAMING]
+    if rules is not None:
+        modes = [mode for mode in modes if mode in rules.execution_modes]
+    return tuple(Execution(mode=mode, staleness=staleness, policy=policy_of(limits, rules)) for mode in modes)
+
+
+def _is_permitted(execution: Execution, limits: Limits) -> bool:
+    return execution.mode is not ExecutionMode.STREAMING or limits.allow_partial_rollouts
+
+
+def _max_staleness(limits: Limits, rules: FrameworkRules | None) -> int:
+    return limits.max_staleness if rules is None else min(limits.max_staleness, rules.max_staleness)
+
+
+# ---------------------------------------------------------------------------------------------- pricing
+
+
+@dataclass(slots=True)
+class _Shop:
+    """Prices workers under executions; what two executions share is priced once."""
+
+    request: PlanRequest
+    cluster: Cluster
+    rules: FrameworkRules | None
+    _priced: dict[tuple[object, ...], PricedWorker] = field(default_factory=dict)
+    _parts: dict[Execution, SearchPart] = field(default_factory=dict)
+
+    def part(self, execution: Execution) -> SearchPart:
+        """The search problem of one execution."""
+        if execution not in self._parts:
+            inputs = make_inputs(self.request.workload, self.cluster, self.rules, execution)
+            priced = tuple(
+                self.price(worker, pool, inputs) for worker in inputs.graph.workers for pool in self.cluster.pools
+            )
+            problem = make_problem(priced, inputs, self.cluster, self.request.limits)
+            self._parts[execution] = SearchPart(inputs=inputs, priced=priced, problem=problem)
+        return self._parts[execution]
+
+    def has_options(self, name: WorkerName, execution: Execution) -> bool:
+        inputs = make_inputs(self.request.workload, self.cluster, self.rules, execution)
+        if not inputs.graph.has_worker(name):
+            return True
+        worker = inputs.graph.worker(name)
+        return any(len(self.price(worker, pool, inputs).options) for pool in self.cluster.pools)
+
+    def price(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
+        """A worker on a pool; the tables of other executions serve where nothing in them would differ."""
+        execution = inputs.execution
+        is_engine = worker.name is WorkerName.ROLLOUT_ENGINE
+        streams = execution.staleness if execution.mode is ExecutionMode.STREAMING and is_engine else 0
+        queued = execution.staleness if worker.name is WorkerName.ACTOR_TRAINER else 0
+        key = (worker, pool.name, execution.fusions, streams, queued)
+        if key not in self._priced:
+            self._priced[key] = price_worker(worker, pool, inputs)
+        return self._priced[key]
+
+
+def make_inputs(
+    workload: Workload, cluster: Cluster, rules: FrameworkRules | None, execution: Execution
+) -> PricingInputs:
+    """What all workers of one part share. Off-policy updates compare with log-probs of the policy before them."""
+    if execution.is_asynchronous and not workload.needs_old_logprob:
+        workload = replace(workload, needs_old_logprob=True)
+    return PricingInputs(
+        cross_pool_bytes_per_s=cluster.cross_pool_bytes_per_s,
+        workload=workload,
+        graph=build_graph(workload),
+        overheads=load_overheads(),
+        rules=rules,
+        across_sizes=rules is None or not rules.shared_workers_use_whole_group,
+        execution=execution,
+    )
+
+
+def reachable(cluster: Cluster, max_gpus: int | None) -> Cluster:
+    """The nodes that a limit on GPUs leaves: no pool is used beyond it, and groups always pack into whole nodes."""
+    if max_gpus is None:
+        return cluster
+    pools = tuple(
+        replace(pool, num_nodes=min(pool.num_nodes, -(-max_gpus // pool.node.gpus_per_node))) for pool in cluster.pools
+    )
+    return replace(cluster, pools=pools)
+
+
+def lacking_workers(priced: Sequence[PricedWorker]) -> tuple[WorkerName, ...]:
+    """Workers that have no option on any pool: then there is no plan."""
+    able = {item.worker.name for item in priced if len(item.options)}
+    return tuple(dict.fromkeys(item.worker.name for item in priced if item.worker.name not in able))
+
+
+# ---------------------------------------------------------------------------------------------- solving
+
+
+def make_problem(
+    priced: Sequence[PricedWorker], inputs: PricingInputs, cluster: Cluster, limits: Limits
+) -> SearchProblem:
+    """The search problem of priced workers under the execution of `inputs`."""
+    rules = inputs.rules
+    host = [stage.name for stage in inputs.graph.stages if stage.kind is StageKind.HOST]
+    return SearchProblem(
+        graph=inputs.graph,
+        pools=tuple(search_pool(pool, inputs) for pool in cluster.pools),
+        options=tuple(item.options for item in priced),
+        host_stage_s=tuple((name, host_stage_s(inputs.workload)) for name in host),
+        host_least_s=inputs.workload.reward.latency_s,
+        structure_filter=_structure_filter(rules, inputs.workload, limits),
+        equal_size=rules is not None and rules.shared_workers_use_whole_group,
+        execution=inputs.execution,
+    )
+
+
+def _structure_filter(rules: FrameworkRules | None, workload: Workload, limits: Limits) -> StructureFilter | None:
+    if rules is None and not limits.must_share and not limits.must_not_share:
+        return None
+    return partial(_structure_problem, rules, workload, limits)
+
+
+def _structure_problem(
+    rules: FrameworkRules | None, workload: Workload, limits: Limits, structure: Structure
+) -> str | None:
+    placed = {worker for pool in structure.pools for worker in pool.workers}
+    for members in limits.must_share:
+        present = [worker for worker in members if worker in placed]
+        if any(not structure.overlap(a, b) for a in present for b in present):
+            return "workers that have to share GPUs are apart"
+    for members in limits.must_not_share:
+        present = [worker for worker in members if worker in placed]
+        if any(structure.overlap(a, b) for a in present for b in present if a is not b):
+            return "workers that must not share GPUs meet"
+    return None if rules is None else structure_problem(rules, workload, structure)
+
+
+def structure_problem(rules: FrameworkRules, workload: Workload, structure: Structure) -> str | None:
+    """Why a framework cannot run a structure, None if it can."""
+    if rules.shared_workers_use_whole_group and any(pool.whole for pool in structure.pools):
+        return f"{rules.title} gives workers that share GPUs all GPUs of one group"
+    groups = tuple(frozenset(members) for pool in structure.pools for members in pool.memory_groups)
+    present = frozenset(worker for pool in structure.pools for worker in pool.workers)
+    if rules.one_pool and len(structure.pools) > 1:
+        return f"{rules.title} uses one kind of node"
+    return placement_problem(rules, groups, present) or sharing_problem(rules, workload, groups)
+
+
+def search_limits(limits: Limits) -> SearchLimits:
+    """Limits as the search takes them."""
+    return SearchLimits(
+        objective=limits.objective,
+        max_iteration_s=limits.max_iteration_s,
+        max_gpus=limits.max_gpus,
+        max_usd_per_iteration=limits.max_usd_per_iteration,
+        time_limit_s=limits.time_limit_s,
+        seed=limits.seed,
+        solver=Solver(limits.solver),
+        tie_tolerance_ratio=TIE_TOLERANCE_RATIO,
+        num_alternatives=limits.num_alternatives,
+    )
+
+
+def solve_parts(
+    parts: Sequence[SearchPart], rules: FrameworkRules | None, limits: SearchLimits
+) -> tuple[SearchPart, SearchResult]:
+    """The best plan over all parts, and the part that it belongs to."""
+    owners: list[SearchPart] = []
+    problems: list[SearchProblem] = []
+    bounds_s: list[float] = []
+    for part in parts:
+        for problem, bound_s in _sub_problems(part, rules):
+            owners.append(part)
+            problems.append(problem)
+            bounds_s.append(bound_s)
+    if not problems:
+        # No combination of degrees is open to all workers that share processes.
+        result = solve(parts[0].problem, limits)
+        reason = ("no degrees that all workers in one process can share", result.num_structures)
+        return parts[0], replace(result, status=Status.INFEASIBLE, solution=None, num_excluded=(reason,))
+    result = solve_union(problems, limits, bounds_s=bounds_s)
+    return owners[result.part], result
+
+
+def _sub_problems(part: SearchPart, rules: FrameworkRules | None) -> Iterator[tuple[SearchProblem, float]]:
+    if Fusion.INTRA_STAGE in part.inputs.execution.fusions:
+        yield from ((problem, 0.0) for problem in _joint_pipelines(part))
+    elif rules is None or lacking_workers(part.priced):
+        yield part.problem, 0.0
+    else:
+        yield from ((piece.problem, piece.bound_s) for piece in mesh.parts(rules, part.priced, part.problem))
+
+
+def _joint_pipelines(part: SearchPart) -> Iterator[SearchProblem]:
+    """One problem per number of pipeline ranks: two updates in one pipeline have it in common, and both models keep
+    their states on the GPUs."""
+    both = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
+    degrees: dict[WorkerName, set[int]] = {}
+    for item in part.priced:
+        if item.worker.name in both and isinstance(item.candidates, TrainerTable):
+            found = np.unique(item.candidates.take(item.options.row).pp).astype(int).tolist()
+            degrees.setdefault(item.worker.name, set()).update(found)
+    for pp in sorted(set.intersection(*degrees.values()) - {1}) if len(degrees) == 2 else ():
+        tables = tuple(_in_pipeline(item, pp) if item.worker.name in both else item.options for item in part.priced)
+        yield replace(part.problem, options=tables)
+
+
+def _in_pipeline(item: PricedWorker, pp: int) -> OptionTable:
+    assert isinstance(item.candidates, TrainerTable)
+    table = take(item.options, item.candidates.take(item.options.row).pp == pp)
+    if item.worker.name is WorkerName.CRITIC_TRAINER:
+        return replace(table, idle_bytes=table.active_bytes)
+    return table
