@@ -18,9 +18,11 @@ plan: $(VENV)/.installed
 test: check
 	$(BIN)/python -m pytest tests
 
-# Exports through verl's own configuration code; skips with a message where verl is not installed.
+# Exports through the frameworks' own configuration code; each is skipped with a message where it is not installed.
 test-frameworks: $(VENV)/.installed
 	$(BIN)/python -m tests.adapters.verl_check
+	$(BIN)/python -m tests.adapters.nemo_rl_check
+	$(BIN)/python -m tests.adapters.openrlhf_check
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
