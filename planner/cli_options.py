@@ -174,6 +174,7 @@ Model = Annotated[
 ]
 WorkloadFile = Annotated[Path, typer.Argument(metavar="FILE", help="a workload file with strategies")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="a saved plan (JSON)")]
+Reported = Annotated[Path, typer.Argument(metavar="FILE", help="a saved plan (JSON), or results of a sweep (.jsonl)")]
 Before = Annotated[Path, typer.Argument(metavar="A", help="a saved plan")]
 After = Annotated[Path, typer.Argument(metavar="B", help="another saved plan")]
 Name = Annotated[str | None, typer.Argument(metavar="NAME", parser=str, help="show one entry in full")]

@@ -25,7 +25,6 @@ from planner.report.html.context import (
 from planner.report.html.cost import cost_figure
 from planner.report.html.markup import Child, Html, tag
 from planner.report.html.memory import memory_figure
-from planner.report.html.pareto import ParetoPoint, pareto_figure
 from planner.report.html.timeline import timeline_figure
 from planner.report.html.times import times_figure
 from planner.report.words import arrangement, counted, misfits, one_line, rests_on_defaults
@@ -43,13 +42,6 @@ def plan_page(plan: Plan) -> str:
         frameworks_figure(plan), host_figure(plan), assumptions_figure(plan),
     ]  # fmt: skip
     return document(title, [_headline(plan, title), _contents(plan), *sections])
-
-
-def points_page(points: Sequence[ParetoPoint], *, title: str) -> str:
-    """The document of a sweep: time against cost of all its points."""
-    return document(one_line(title), [
-        tag("header", {}, tag("h1", {}, one_line(title))), pareto_figure([one_line(point) for point in points]),
-    ])  # fmt: skip
 
 
 def document(title: str, body: Sequence[Child]) -> str:
