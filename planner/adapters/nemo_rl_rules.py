@@ -10,7 +10,7 @@ from planner.adapters.roles import Roles, nodes_of
 from planner.domain.execution import ExecutionMode
 from planner.domain.hardware import Precision
 from planner.domain.stages import WorkerName
-from planner.domain.strategy import EngineIdle, Offload, Sharding
+from planner.domain.strategy import Offload, Sharding
 from planner.domain.workload import RewardKind
 
 SWAPS = (Offload.STATE_SWAP, Offload.CPU_OPTIMIZER_STATE_SWAP)
@@ -109,8 +109,6 @@ def differences(roles: Roles, backend: str) -> tuple[str, ...]:
             f"NeMo-RL always moves the weights and optimizer states of a trainer to the host while {partner} runs; "
             "the plan keeps them on the GPU."
         )
-    if roles.is_colocated and roles.rollout.idle is EngineIdle.RESIDENT:
-        notes.append("NeMo-RL always puts a colocated engine to sleep; the plan keeps it resident.")
     if backend == "dtensor" and roles.actor.cp > 1:
         notes.append(
             "DTensor cannot pack sequences with context parallelism: micro-batches are padded to their longest "

@@ -10,7 +10,6 @@ from planner.domain.model import Model
 from planner.domain.plan import Plan
 from planner.domain.strategy import (
     ContextParallel,
-    EngineIdle,
     Offload,
     Recompute,
     RolloutStrategy,
@@ -75,7 +74,7 @@ def _training() -> dict[str, Plan]:
         "fp8-rollout": shared(megatron(32, etp=4), replace(load, rollout_precision=Precision.FP8)),
         "lora-dtensor": shared(dtensor(32, tp=1), workload(lora_rank=32)),
         "lora-megatron": shared(megatron(32, etp=4), workload(lora_rank=64)),
-        "resident": shared_plan(load, dtensor(32, offload=Offload.NONE), engine(32, idle=EngineIdle.RESIDENT)),
+        "no-swap": shared_plan(load, dtensor(32, offload=Offload.NONE), engine(32)),
         "rollout-pp": shared_plan(load, megatron(32, etp=4), engine(32, tp=4, pp=2)),
         "one-node-split": split_plan(load, dtensor(4), engine(4, tp=2)),
         "one-node-part": shared_plan(load, dtensor(4), engine(4, tp=2)),

@@ -19,7 +19,7 @@ from planner.domain.execution import Execution, ExecutionMode, Fusion
 from planner.domain.hardware import Precision
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
-from planner.domain.strategy import Offload, Sharding
+from planner.domain.strategy import EngineIdle, Offload, Sharding
 from planner.domain.workload import RewardKind
 from planner.errors import InvalidInputError
 from planner.files.framework import load_framework
@@ -223,8 +223,7 @@ def test_differences_are_named(tmp_path: Path) -> None:
     def readme(name: str) -> str:
         return export_plan(PLANS[name], tmp_path / name)[2].read_text()
 
-    assert "always moves the weights" in readme("resident")
-    assert "always puts a colocated engine to sleep" in readme("resident")
+    assert "always moves the weights" in readme("no-swap")
     assert "padded to their longest" in readme("dtensor-cp")
     assert "value model on DTensor neither packs" in readme("ppo-dtensor")
     assert "until enough groups are left" in readme("dapo")
@@ -240,6 +239,8 @@ def test_what_cannot_be_expressed_is_refused_with_the_reason_and_a_way_out() -> 
     assert "needs the distributed optimizer" in refusal(shared_plan(grpo, cpu, rollout))
     assert "passes over a batch once" in refusal(shared_plan(replace(grpo, num_epochs=2), trainer, rollout))
     assert "only with one optimizer step" in refusal(shared_plan(workload(old_logprob=False), trainer, rollout))
+    resident = engine(16, idle=EngineIdle.RESIDENT)
+    assert "engines always sleep while others run" in refusal(shared_plan(grpo, trainer, resident))
     fp8 = replace(grpo, train_precision=Precision.FP8)
     assert "on Megatron only" in refusal(shared_plan(fp8, dtensor(16), rollout))
     ring = dtensor(16, tp=1, cp=2)
