@@ -46,8 +46,8 @@ Trace = Annotated[
         "--trace", metavar="FILE", help="write a trace for Perfetto", convert=opt._file_path, kind="a file name"
     ),
 ]
-RereadCache = Annotated[
-    bool, typer.Option("--reread-cache", help="streaming: a weight sync makes caches of running responses invalid")
+KeepCache = Annotated[
+    bool, typer.Option("--keep-cache", help="streaming: responses go on with old caches after a weight sync")
 ]
 
 
@@ -57,7 +57,7 @@ def simulate(
     seed: ReplaySeed = None,
     lengths: LengthsFile = None,
     growth: Growth = None,
-    reread_cache: RereadCache = False,
+    keep_cache: KeepCache = False,
     trace: Trace = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -76,7 +76,7 @@ def simulate(
         seed=defaults.seed if seed is None else seed,
         histogram=None if lengths is None else read_lengths(lengths),
         growth_factor=defaults.growth_factor if growth is None else growth,
-        rereads_cache=reread_cache,
+        rereads_cache=not keep_cache,
     )
     plan = read_plan(file)
     with progress("replaying"):

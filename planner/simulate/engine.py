@@ -28,6 +28,8 @@ class Request:
     num_done: int = 0
     """Tokens generated."""
     version: int = -1
+    finished_s: float = 0.0
+    """When it ended."""
     admission: int = 0
     """Number of its last admission; 0 while it does not run."""
     joined_step: int = 0
@@ -41,6 +43,8 @@ class Phase:
     num_steps: int
     time_s: float
     num_running: int
+    is_reading: bool = False
+    """Prompts are read: the phase is not cut."""
 
 
 @dataclass(slots=True)
@@ -121,6 +125,16 @@ class Engine:
                 ended.append(request)
         return ended
 
+    def withdraw(self) -> list[Request]:
+        """Takes everything unfinished out of the engine, what runs first and in order of admission."""
+        running = [request for number, request in self._admitted if request.admission == number]
+        for request in running:
+            self._leave(request)
+        taken = [*running, *self.waiting]
+        self.waiting.clear()
+        self._running, self._admitted = [], []
+        return taken
+
     def reread_s(self) -> float:
         """Seconds to read again all that is cached (new weights make a cache invalid); 0 when nothing runs."""
         if not self.num_running:
@@ -191,12 +205,12 @@ class Engine:
         self._is_reading = True
         steps, extra_s = self.kernels.prompts_s(to_read, decoding)
         if not decoding or not self.kernels.mixes_prompts:
-            return Phase(num_steps=0, time_s=extra_s, num_running=decoding)
+            return Phase(num_steps=0, time_s=extra_s, num_running=decoding, is_reading=True)
         prompts = self._prompts - sum(request.prompt_tokens for request in self._joining)
         generated = self._generated - sum(request.num_done for request in self._joining)
         context = (prompts + generated) / decoding + 0.5 * (steps - 1)
         time_s = extra_s + steps * self.kernels.decode_s(decoding, context)
-        return Phase(num_steps=steps, time_s=time_s, num_running=decoding)
+        return Phase(num_steps=steps, time_s=time_s, num_running=decoding, is_reading=True)
 
     # ------------------------------------------------------------------------------------------ decoding
 

@@ -22,41 +22,29 @@ from itertools import pairwise
 import numpy as np
 import simpy
 
-from planner.domain.execution import ExecutionMode, SchedulingPolicy
-from planner.domain.plan import Plan
+from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.stages import Stage, StageGraph, StageKind, StageName, WorkerName, build_graph
-from planner.domain.strategy import IntArray
 from planner.domain.workload import RewardKind
 from planner.simulate.arbiter import Arbiter, overlapping
+from planner.simulate.assess import followed_s, scored_s
 from planner.simulate.engine import Request
-from planner.simulate.kernels import EngineKernels
-from planner.simulate.lengths import Lengths
 from planner.simulate.record import EngineLog, Recording, Span
-from planner.simulate.rollout import EnginePool, Steps, StreamingPool
-from planner.simulate.training import TrainerRates, stage_s
+from planner.simulate.rollout import EnginePool, Gather, Steps, StreamingPool
+from planner.simulate.script import Script, requests, verdicts
+from planner.simulate.training import stage_s
 
+_GATHER_LEFT_RATIO, _GATHER_SHARE = 0.2, 4
+"""A gathered tail is the last fifth of the responses, on a quarter of the engines."""
+_UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE, StageName.WEIGHT_SYNC)
 _TRAINERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """What is replayed: a plan and its priced parts."""
-
-    plan: Plan
-    lengths: Lengths
-    kernels: dict[StageName, EngineKernels]
-    """Of the rollout and of a generative judge."""
-    rates: dict[StageName, TrainerRates]
-    seed: int
-    num_iterations: int
-    num_warm_up: int
-    rereads_cache: bool
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Batch:
     index: int
     done: dict[StageName, simpy.Event]
+    gathered: simpy.Event
+    """The tail of the rollout has been moved to a part of the engines."""
     responses: list[Request] = field(default_factory=list)
 
 
@@ -75,6 +63,7 @@ class Replay:
     _groups: dict[StageName, tuple[str, ...]] = field(init=False)
     _before: dict[StageName, list[StageName]] = field(init=False)
     _rank: dict[StageName, int] = field(init=False)
+    _gatherer: StageName | None = field(init=False)
     _synced: list[simpy.Event] = field(default_factory=list)
     _ended: simpy.Event = field(init=False)
     _num_claims: int = 0
@@ -101,6 +90,7 @@ class Replay:
         self._groups = {item.stage: tuple(g for g in item.device_groups if g in known) for item in plan.schedule}
         self._rank = {item.stage: rank for rank, item in enumerate(plan.schedule)}
         self._before = self._dependencies()
+        self._gatherer = self._first_gatherer()
         self._ended = self.env.event()
         for name, kernels in self.script.kernels.items():
             strategy = plan.placement(name).strategy
@@ -112,13 +102,13 @@ class Replay:
                     self.env,
                     kernels,
                     log,
-                    self._response_ended,
+                    on_finished=self._response_ended,
                     on_busy=self._stream_busy,
                     rereads_cache=self.script.rereads_cache,
                 )
                 self.pools[name] = self._stream
             else:
-                self.pools[name] = EnginePool(self.env, kernels, log, _ignore)
+                self.pools[name] = EnginePool(self.env, kernels, log)
 
     @property
     def num_batches(self) -> int:
@@ -176,7 +166,8 @@ class Replay:
 
     def _begin(self, index: int, finished: list[Request] | None = None) -> _Batch:
         """Starts the processes of a batch; `finished` are its responses when the engines stream."""
-        batch = _Batch(index=index, done={stage.name: self.env.event() for stage in self.graph.stages})
+        done = {stage.name: self.env.event() for stage in self.graph.stages}
+        batch = _Batch(index=index, done=done, gathered=self.env.event())
         if finished is not None:
             batch.responses = finished
             batch.done[StageName.ROLLOUT].succeed()
@@ -192,23 +183,29 @@ class Replay:
         for first, second in self.graph.edges:
             before[second].append(first)
         policy = plan.execution.policy
-        names = [stage.name for stage in self.graph.stages]
         if policy is SchedulingPolicy.SEQUENTIAL:
+            # Controllers start the critic's update first.
+            names = sorted(
+                (stage.name for stage in self.graph.stages),
+                key=lambda name: _UPDATES.index(name) if name in _UPDATES else -1,
+            )
             for first, second in pairwise(names):
                 before[second].append(first)
         if policy is SchedulingPolicy.PLANNED:
             for later in plan.schedule:
                 for earlier in plan.schedule:
-                    shares = any(
-                        (a, b) in self.arbiter.overlaps
-                        for a in self._groups[earlier.stage]
-                        for b in self._groups[later.stage]
-                    )
-                    if shares and self._rank[earlier.stage] < self._rank[later.stage]:
+                    if (
+                        self._overlap(earlier.stage, later.stage)
+                        and self._rank[earlier.stage] < self._rank[later.stage]
+                    ):
                         before[later.stage].append(earlier.stage)
         return before
 
     def _stage(self, batch: _Batch, stage: Stage) -> Steps:
+        start: float | None = None
+        left_ratio = 1.0
+        if stage.name is self._gatherer:
+            start, left_ratio = yield from self._assess_beside_tail(batch, stage)
         yield self.env.all_of([batch.done[name] for name in self._before[stage.name]])
         if stage.worker in _TRAINERS and batch.index > 0:
             yield self._sync_event(batch.index - 1)
@@ -219,10 +216,15 @@ class Replay:
             groups = tuple(group for group in groups if group not in engine_groups)
         claim = self.arbiter.claim(groups, self._priority(batch, stage))
         yield claim.granted
-        start = self.env.now
+        start = self.env.now if start is None else start
         if pauses is not None:
             pauses.pause()
-        yield from self._work(batch, stage)
+        if stage.name is self._gatherer:
+            yield self.env.timeout(left_ratio * self._trainer_s(batch, stage))
+        elif self._follows_rollout(stage):
+            start = yield from self._assess(batch, stage)
+        else:
+            yield from self._work(batch, stage)
         if stage.name is StageName.WEIGHT_SYNC:
             self.version += 1
         if pauses is not None:
@@ -243,9 +245,7 @@ class Replay:
         """The streaming engines, where the stage uses their GPUs."""
         if self._stream is None:
             return None
-        engines = self._groups[StageName.ROLLOUT]
-        shares = any((a, b) in self.arbiter.overlaps for a in self._groups[stage.name] for b in engines)
-        return self._stream if shares else None
+        return self._stream if self._overlap(stage.name, StageName.ROLLOUT) else None
 
     def _priority(self, batch: _Batch, stage: Stage) -> tuple[int, ...]:
         """Older batches first, in the planned order; or in the order of readiness."""
@@ -257,22 +257,80 @@ class Replay:
     def _work(self, batch: _Batch, stage: Stage) -> Steps:
         workload, placement = self.script.plan.workload, self.script.plan.placement(stage.name)
         if stage.name is StageName.ROLLOUT:
-            batch.responses = [request for group in self._requests(batch.index) for request in group]
+            batch.responses = [request for group in requests(self.script, batch.index) for request in group]
             fixed = [term.value for term in placement.time_terms if term.name in ("wake", "switch", "reload")]
             yield self.env.timeout(sum(fixed))
-            yield from self.pools[stage.name].run_batch(batch.responses, self.version)
+            gather = None
+            if self._gatherer is not None:
+                gather = Gather(left_ratio=_GATHER_LEFT_RATIO, share=_GATHER_SHARE, happened=batch.gathered)
+            yield from self.pools[stage.name].run_batch(batch.responses, self.version, gather)
         elif stage.kind is StageKind.GENERATION:
-            yield from self.pools[stage.name].run_batch(self._verdicts(batch), self.version)
+            yield from self.pools[stage.name].run_batch(verdicts(self.script, batch.responses), self.version)
         elif stage.kind is StageKind.HOST:
             if self._stream is None:
-                waves = -(-len(batch.responses) // workload.reward.num_parallel)
-                yield self.env.timeout(waves * workload.reward.latency_s)
+                yield self.env.timeout(scored_s([self.env.now] * len(batch.responses), workload.reward) - self.env.now)
         elif stage.kind is StageKind.TRANSFER:
             yield self.env.timeout(placement.time_s)
         else:
             yield self.env.timeout(self._trainer_s(batch, stage))
         if stage.name is StageName.ACTOR_UPDATE:
             self._note_trained(batch)
+
+    def _follows_rollout(self, stage: Stage) -> bool:
+        """Whether a stage works on responses as they end, beside the rollout (inter-stage fusion)."""
+        return (
+            Fusion.INTER_STAGE in self.script.plan.execution.fusions
+            and stage.kind in (StageKind.INFERENCE, StageKind.HOST)
+            and set(self._before[stage.name]) == {StageName.ROLLOUT}
+            and not self._overlap(stage.name, StageName.ROLLOUT)
+        )
+
+    def _assess(self, batch: _Batch, stage: Stage) -> Generator[simpy.Event, None, float]:
+        """What is left when the rollout ends of a stage that took each response as it ended; returns when it began.
+
+        Its GPUs are its own while the rollout runs, so that the work that waits only depends on when responses end.
+        """
+        reward = self.script.plan.workload.reward
+        if stage.kind is StageKind.HOST:
+            end_s = scored_s([request.finished_s for request in batch.responses], reward)
+            whole_s = scored_s([0.0] * len(batch.responses), reward)
+        else:
+            whole_s = self._trainer_s(batch, stage)
+            end_s = followed_s(batch.responses, whole_s)
+        yield self.env.timeout(max(end_s - self.env.now, 0.0))
+        return max(self.env.now - whole_s, 0.0)
+
+    def _assess_beside_tail(self, batch: _Batch, stage: Stage) -> Generator[simpy.Event, None, tuple[float, float]]:
+        """Works on all responses that had ended when the tail was gathered, on the GPUs that this frees.
+
+        Returns when it began, and the share of the work that is left for after the rollout.
+        """
+        yield batch.gathered
+        start = self.env.now
+        tokens = [(r.finished_s > 0.0, r.prompt_tokens + r.response_tokens) for r in batch.responses]
+        left_ratio = sum(number for has_ended, number in tokens if not has_ended) / sum(number for _, number in tokens)
+        free_ratio = 1.0 - 1.0 / _GATHER_SHARE
+        yield self.env.timeout((1.0 - left_ratio) * self._trainer_s(batch, stage) / free_ratio)
+        return start, left_ratio
+
+    def _first_gatherer(self) -> StageName | None:
+        """The assessor that uses the GPUs which a gathered tail frees: it shares them with the engines, follows the
+        rollout directly and is planned to begin before that ends."""
+        plan = self.script.plan
+        if Fusion.INTER_STAGE not in plan.execution.fusions:
+            return None
+        planned = {item.stage: item for item in plan.schedule}
+        rollout_end_s = planned[StageName.ROLLOUT].end_s
+        for stage in self.graph.stages:
+            shares = self._overlap(stage.name, StageName.ROLLOUT)
+            follows = set(self._before[stage.name]) == {StageName.ROLLOUT} and stage.kind is StageKind.INFERENCE
+            if shares and follows and planned[stage.name].start_s < rollout_end_s * (1.0 - 1e-9):
+                return stage.name
+        return None
+
+    def _overlap(self, first: StageName, second: StageName) -> bool:
+        """Whether two stages use a GPU in common."""
+        return any((a, b) in self.arbiter.overlaps for a in self._groups[first] for b in self._groups[second])
 
     def _trainer_s(self, batch: _Batch, stage: Stage) -> float:
         workload = self.script.plan.workload
@@ -286,44 +344,13 @@ class Replay:
         self.recording.lags += [(batch.index, batch.index - request.version) for request in trained]
         self.recording.num_tokens.append(sum(request.response_tokens for request in trained))
 
-    # ------------------------------------------------------------------------------------------ responses
-
-    def _lengths(self, index: int) -> IntArray:
-        """Lengths of the responses of one batch: the same whatever is replayed with this seed."""
-        script = self.script
-        progress = min(max(index - script.num_warm_up, 0) / max(script.num_iterations - 1, 1), 1.0)
-        random = np.random.default_rng([script.seed, index])
-        return script.lengths.sample(script.plan.workload.num_generated, progress, random)
-
-    def _requests(self, index: int) -> list[list[Request]]:
-        """One batch of groups that share a prompt, greedy baselines included."""
-        workload = self.script.plan.workload
-        size = workload.group_size + workload.algorithm.num_greedy_baselines
-        prompt = max(round(workload.prompt_mean_tokens), 1)
-        lengths = self._lengths(index).tolist()
-        return [
-            [
-                Request(group=(index << 32) + first, prompt_tokens=prompt, response_tokens=length)
-                for length in lengths[first : first + size]
-            ]
-            for first in range(0, len(lengths), size)
-        ]
-
-    def _verdicts(self, batch: _Batch) -> list[Request]:
-        """What a judge reads and writes."""
-        tokens = self.script.plan.workload.reward.judge_tokens
-        return [
-            Request(group=number, prompt_tokens=r.prompt_tokens + r.response_tokens, response_tokens=tokens)
-            for number, r in enumerate(batch.responses)
-        ]
-
     # ------------------------------------------------------------------------------------------ streaming
 
     def _submit(self) -> None:
         """Submits batches of groups as far as the staleness allows."""
         assert self._stream is not None
         while self._num_submitted < self.version + self.script.plan.execution.staleness + 1:
-            groups = self._requests(self._num_submitted)
+            groups = requests(self.script, self._num_submitted)
             self._num_submitted += 1
             for group in groups:
                 self._left[group[0].group] = len(group)
@@ -368,7 +395,3 @@ class Replay:
             self._note_streamed()
             self._begin(self._num_completed, taken)
             self._num_completed += 1
-
-
-def _ignore(request: Request) -> None:
-    """Batches know their responses."""

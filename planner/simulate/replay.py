@@ -13,7 +13,8 @@ from planner.domain.plan import Placement, Plan, Status
 from planner.domain.stages import StageKind, StageName, build_graph
 from planner.domain.strategy import RolloutStrategy
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.simulate.iteration import Replay, Script
+from planner.simulate.arbiter import overlapping
+from planner.simulate.iteration import Replay
 from planner.simulate.kernels import EngineKernels, engine_kernels
 from planner.simulate.lengths import Histogram, Lengths
 from planner.simulate.record import (
@@ -25,6 +26,7 @@ from planner.simulate.record import (
     Span,
     StageReplay,
 )
+from planner.simulate.script import Script
 from planner.simulate.training import TrainerRates, trainer_rates
 from planner.simulate.verdict import band_s, spread
 
@@ -45,7 +47,7 @@ class ReplaySettings:
     """Response lengths in place of the plan's law."""
     growth_factor: float = 1.0
     """Mean response length at the last iteration over that at the first."""
-    rereads_cache: bool = False
+    rereads_cache: bool = True
     """Streaming engines read everything that runs again after a weight sync, instead of going on with old caches."""
 
     def __post_init__(self) -> None:
@@ -68,15 +70,19 @@ def replay(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Replay
     """
     if plan.status is Status.INFEASIBLE:
         raise InfeasibleError("the plan does not fit its GPUs, so there is nothing to replay; see rlplan show")
+    _check_fusion(plan)
+    script = _script(plan, overheads, settings)
+    recording = Replay(script).run()
+    return _report(script, recording)
+
+
+def _check_fusion(plan: Plan) -> None:
     if Fusion.INTRA_STAGE in plan.execution.fusions:
         raise InvalidInputError(
             "the replay does not know interleaved updates of actor and critic",
             where="execution.fusions",
             accepted="a plan without intra-stage fusion",
         )
-    script = _script(plan, overheads, settings)
-    recording = Replay(script).run()
-    return _report(script, recording)
 
 
 def _script(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Script:
@@ -167,8 +173,6 @@ def _by_batch(measured: list[Span], stage: StageName) -> list[float]:
 
 def _groups(plan: Plan, recording: Recording, window: tuple[float, float]) -> tuple[GroupReplay, ...]:
     """Idle shares: the time in which no stage runs on any GPU of the group."""
-    from planner.simulate.arbiter import overlapping
-
     overlaps = overlapping(plan.device_groups)
     result = []
     for group in plan.device_groups:

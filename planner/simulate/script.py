@@ -1,0 +1,60 @@
+"""What is replayed: a plan with its priced parts, and the responses that each batch will have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.domain.plan import Plan
+from planner.domain.stages import StageName
+from planner.simulate.engine import Request
+from planner.simulate.kernels import EngineKernels
+from planner.simulate.lengths import Lengths
+from planner.simulate.training import TrainerRates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What is replayed: a plan and its priced parts."""
+
+    plan: Plan
+    lengths: Lengths
+    kernels: dict[StageName, EngineKernels]
+    """Of the rollout and of a generative judge."""
+    rates: dict[StageName, TrainerRates]
+    seed: int
+    num_iterations: int
+    num_warm_up: int
+    rereads_cache: bool
+
+
+def requests(script: Script, batch: int) -> list[list[Request]]:
+    """One batch of groups that share a prompt, greedy baselines included.
+
+    The lengths of a batch are the same whatever is replayed with this seed. The prompt has its mean length, as in the
+    cost model.
+    """
+    workload = script.plan.workload
+    progress = min(max(batch - script.num_warm_up, 0) / max(script.num_iterations - 1, 1), 1.0)
+    random = np.random.default_rng([script.seed, batch])
+    lengths = script.lengths.sample(workload.num_generated, progress, random).tolist()
+    size = workload.group_size + workload.algorithm.num_greedy_baselines
+    prompt = max(round(workload.prompt_mean_tokens), 1)
+    return [
+        [
+            Request(group=(batch << 32) + first, prompt_tokens=prompt, response_tokens=length)
+            for length in lengths[first : first + size]
+        ]
+        for first in range(0, len(lengths), size)
+    ]
+
+
+def verdicts(script: Script, responses: Sequence[Request]) -> list[Request]:
+    """What a generative judge reads (prompt and response, no two alike) and writes."""
+    tokens = script.plan.workload.reward.judge_tokens
+    return [
+        Request(group=number, prompt_tokens=r.prompt_tokens + r.response_tokens, response_tokens=tokens)
+        for number, r in enumerate(responses)
+    ]
