@@ -64,10 +64,10 @@ def relative_words(ratio: float | None) -> str:
 
 def _notes(comparison: Comparison, plan: Plan) -> list[str]:
     notes = []
-    if plan.execution.is_asynchronous:
+    if plan.execution.is_asynchronous or plan.execution.fusions:
         notes.append(
-            f"All of these are synchronous, the plan above is not: it takes {_shown(plan.time_s, comparison)} "
-            "per iteration."
+            "All of these run one iteration after the other and stage by stage. The plan above does not: it takes "
+            f"{_shown(plan.time_s, comparison)} per iteration."
         )
     impossible = comparison.impossible()
     ratios = [comparison.relative(peer) for peer in comparison.peers if peer.time_s and comparison.keeps_limits(peer)]

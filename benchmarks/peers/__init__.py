@@ -1,0 +1,1 @@
+"""Peers against the proven optimum: `python -m benchmarks.peers`."""
