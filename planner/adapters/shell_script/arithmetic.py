@@ -46,6 +46,7 @@ class _Parser:
         self.tokens = _tokens(text)
         self.position = 0
         self.look_up, self.assign, self.depth = look_up, assign, depth
+        self.is_inside_variable = depth > 0
 
     def whole(self) -> int:
         if not self.tokens:
@@ -148,7 +149,11 @@ class _Parser:
         return value
 
     def variable(self, name: str) -> int:
-        return _Parser(self.look_up(name), self.look_up, self.assign, self.depth + 1).whole()
+        value = self.look_up(name)
+        if self.is_inside_variable and unknowns(value) == (name,):
+            # Text inside a variable is a name in turn, and one that is not set counts as 0.
+            return 0
+        return _Parser(value, self.look_up, self.assign, self.depth + 1).whole()
 
 
 def _tokens(text: str) -> list[str]:

@@ -6,6 +6,7 @@ is not, both branches are followed and what they disagree on becomes unknown.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,11 +16,11 @@ from planner.adapters.findings import Finding, Severity
 from planner.adapters.shell_script import builtin
 from planner.adapters.shell_script.conditions import test_node
 from planner.adapters.shell_script.launches import Command, InnerScript, inner_script
-from planner.adapters.shell_script.marks import is_known, is_mark, mark, shown
+from planner.adapters.shell_script.marks import is_known, is_mark, mark, shown, unknowns
 from planner.adapters.shell_script.parse import parse
 from planner.adapters.shell_script.patterns import matches
 from planner.adapters.shell_script.state import Array, Flow, Function, State, Value, merged
-from planner.adapters.shell_script.words import Expander
+from planner.adapters.shell_script.words import Expander, expansions
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -125,19 +126,21 @@ class Shell(Expander):
         self.find(self.place(node), Severity.WARNING, f"not understood: {self.text_of(node)[:60].splitlines()[:1]}")
         return None
 
-    def fork(self, *branches: Callable[[], object]) -> None:
+    def fork(self, *branches: Callable[[], object], cause: str = "") -> None:
         """Follows all branches from the present state and goes on with what they agree on."""
         start = self.state
         ends: list[State] = []
         self.forks += 1
         for branch in branches:
-            self.state = start.copy(output=start.output)
+            self.state = start.copy(output=None if start.output is None else list(start.output))
             branch()
             ends.append(self.state)
         self.forks -= 1
         result = ends[0]
         for other in ends[1:]:
-            result = merged(result, other)
+            result = merged(result, other, cause)
+        if start.output is not None and result.output is not None:
+            start.output[:] = result.output
         start.adopt(result)
         self.state = start
 
@@ -339,7 +342,7 @@ class Shell(Expander):
         if self.state.flow is not None:
             return status
         if status is None:
-            self.fork(lambda: None, lambda: self.run(right))
+            self.fork(lambda: None, lambda: self.run(right), cause=self.cause([left]))
             return None
         return self.run(right) if status is wants else status
 
@@ -388,24 +391,44 @@ class Shell(Expander):
         if body is None:
             return ""
         delimiter = self.text_of(start) if start is not None else ""
-        if any(char in delimiter for char in "'\"\\"):
-            text = self.text_of(body)
-        else:
-            first = self._heredoc_start(node, body)
-            text = "".join(p.text for p in self.range(body, first, body.end_byte, quoted=True, escapes="$`\\\n"))
+        text = self.text_of(body)
+        if not any(char in delimiter for char in "'\"\\"):
+            text = self._as_string(text, self.place(node))
         if any(child.type == "<<-" for child in node.children):
             text = "\n".join(line.lstrip("\t") for line in text.split("\n"))
         return text
 
-    def _heredoc_start(self, node: Node, body: Node) -> int:
-        """The body's first byte: the parser lets it begin at the first expansion."""
-        line_end = self.source.rfind(b"\n", node.start_byte, body.start_byte)
-        first = self.source.find(b"\n", node.start_byte, body.start_byte + 1)
-        return body.start_byte if line_end < 0 or first < 0 else min(first + 1, body.start_byte)
+    def _as_string(self, text: str, place: str) -> str:
+        """A here-document expanded like a string in double quotes, in which its own quotes are escaped.
+
+        The grammar finds only the first expansion of a here-document.
+        """
+        quoted = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', text)
+        tree, source = parse(f'text="{quoted}"', place)
+        outer, self.source = self.source, source
+        assignment = tree.root_node.children[0] if tree.root_node.children else None
+        value = assignment.child_by_field_name("value") if assignment is not None else None
+        result = text if value is None else self.value(value)
+        self.source = outer
+        return result
 
     def _if(self, node: Node) -> _Status:
         branches = _branches(node)
         return self._choose(branches)
+
+    def cause(self, nodes: Sequence[Node]) -> str:
+        """The first unknown value that has a name and that conditions look at; empty if there is none."""
+        outer = self.state
+        self.state = outer.copy(output=[])
+        names = [
+            name
+            for node in nodes
+            for part in expansions(node, node.start_byte, node.end_byte)
+            if part.type in ("simple_expansion", "expansion")
+            for name in unknowns(self.value(part))
+        ]
+        self.state = outer
+        return next((name for name in names if name.isidentifier() and name not in self.missing), "")
 
     def _choose(self, branches: list[tuple[list[Node] | None, list[Node]]]) -> _Status:
         if not branches:
@@ -417,7 +440,8 @@ class Shell(Expander):
         if self.state.flow is not None:
             return verdict
         if verdict is None:
-            self.fork(lambda: self.sequence(body), lambda: self._choose(branches[1:]))
+            cause = self.cause(condition)
+            self.fork(lambda: self.sequence(body), lambda: self._choose(branches[1:]), cause=cause)
             return None
         return self.sequence(body) if verdict else self._choose(branches[1:])
 
@@ -518,7 +542,7 @@ class Shell(Expander):
             open_branches.append([])
         if len(open_branches) == 1:
             return self.sequence(open_branches[0])
-        self.fork(*[_later(self, body) for body in open_branches])
+        self.fork(*[_later(self, body) for body in open_branches], cause=(unknowns(subject) or ("",))[0])
         return None
 
     def _function(self, node: Node) -> _Status:

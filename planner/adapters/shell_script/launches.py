@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.adapters.shell_script.marks import is_known
+from planner.adapters.shell_script.marks import is_known, is_mark
 
 _PYTHON = re.compile(r"python[\d.]*")
 _SHELLS = frozenset({"bash", "sh", "zsh"})
@@ -113,6 +113,9 @@ def _first(words: Sequence[str], wanted: object) -> int | None:
 def _python_words(words: list[str]) -> tuple[int, str, list[str]] | None:
     """Where the Python target stands, the target, and its arguments."""
     head = posixpath.basename(words[0])
+    if is_mark(words[0]) and "-m" in words[1:4]:
+        # An interpreter that nobody knows, and a module.
+        return _module_or_file(words, 1)
     if head in _WRAPPERS:
         start = _first(words[1:], lambda w: _is_starter(posixpath.basename(w)))
         if start is not None:

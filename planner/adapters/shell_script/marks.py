@@ -19,7 +19,8 @@ def clean(text: str) -> str:
 
 def mark(name: str) -> str:
     """The unknown value `name`; names are those of variables, or a command in `$(...)`."""
-    return f"{_OPEN}{name}{_CLOSE}"
+    # Spaces in it must not split a word.
+    return _OPEN + "\u00a0".join(name.split()) + _CLOSE
 
 
 def unknowns(text: str) -> tuple[str, ...]:
@@ -46,7 +47,9 @@ def shown(text: str) -> str:
     >>> shown(mark("HOME") + "/models")
     '$HOME/models'
     """
-    return _MARK.sub(lambda match: match[1] if match[1].startswith("$") else f"${match[1]}", text)
+    return _MARK.sub(lambda match: match[1] if match[1].startswith("$") else f"${match[1]}", text).replace(
+        "\u00a0", " "
+    )
 
 
 def known_tail(text: str) -> str:

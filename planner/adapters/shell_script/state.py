@@ -81,8 +81,9 @@ class State:
         self.status, self.flow = other.status, other.flow
 
 
-def merged(first: State, second: State) -> State:
-    """What is known when either of two branches was run: where they differ, nothing.
+def merged(first: State, second: State, cause: str = "") -> State:
+    """What is known when either of two branches was run: where they differ, nothing. `cause` names what the branch
+    depends on; without a name, a variable that differs goes by its own.
 
     A branch that ends the script is left out if the other does not, since it is the launch that is looked for.
     """
@@ -91,10 +92,12 @@ def merged(first: State, second: State) -> State:
     if second.flow is Flow.EXIT and first.flow is not Flow.EXIT:
         return first
     result = first.copy(output=first.output)
+    if first.output is not None and second.output is not None and first.output != second.output:
+        result.output = [mark(cause or "$(...)")]
     for name in first.variables.keys() | second.variables.keys():
         one, other = first.variables.get(name), second.variables.get(name)
         if one != other:
-            result.variables[name] = mark(name)
+            result.variables[name] = mark(cause or name)
     result.exported |= second.exported
     result.functions |= second.functions
     result.arguments = first.arguments if first.arguments == second.arguments else None

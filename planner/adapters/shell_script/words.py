@@ -101,6 +101,13 @@ class Expander:
         yield from self._pieces(node)
         self.depth -= 1
 
+    def begin(self, node: Node) -> int:
+        """Where the text of an expansion begins: the grammar counts blanks before it to the node."""
+        start = node.start_byte
+        while node.type in _DOLLAR and start < node.end_byte and self.source[start] in b" \t\n":
+            start += 1
+        return start
+
     def place(self, node: Node) -> str:
         return f"{self.file}:{node.start_point[0] + 1}"
 
@@ -115,12 +122,14 @@ class Expander:
         elif kind == "ansi_c_string":
             yield Piece(_ansi(self.text(node.start_byte + 2, node.end_byte - 1)))
         elif kind == "simple_expansion":
-            name = self.text(node.start_byte + 1, node.end_byte)
+            name = self.text(self.begin(node) + 1, node.end_byte)
             yield from self._parameter(name, splits=True)
         elif kind == "expansion":
             yield from self._expansion(node, splits=True)
         elif kind == "command_substitution":
-            yield Piece(self.substituted(node), splits=True)
+            # Inside `${X:-...}` the grammar takes arithmetic for a subshell.
+            is_number = self.text(self.begin(node), node.end_byte)[:3] == "$((" and self.text_of(node).endswith("))")
+            yield Piece(self._arithmetic(node) if is_number else self.substituted(node), splits=True)
         elif kind == "arithmetic_expansion":
             yield Piece(self._arithmetic(node))
         elif kind == "process_substitution":
@@ -142,7 +151,7 @@ class Expander:
             if quoted and child.type in _QUOTES:
                 # Quotes are ordinary characters inside double quotes and here-documents.
                 continue
-            yield from self._literal(position, child.start_byte, escapes)
+            yield from self._literal(position, self.begin(child), escapes)
             for piece in self.pieces(child):
                 yield piece._replace(splits=piece.splits and not quoted)
             position = child.end_byte
@@ -229,7 +238,7 @@ class Expander:
         return {}
 
     def _expansion(self, node: Node, *, splits: bool) -> Iterator[Piece]:
-        start, end = node.start_byte + 2, node.end_byte - 1
+        start, end = self.begin(node) + 2, node.end_byte - 1
         body = self.source[start:end].decode("utf-8", "replace")
         # `${#}` and `${#:-x}` are the number of arguments, `${#X}` is a length.
         header = re.match(r"()(#)(?=$|:?[-+=?])", body) or _HEADER.match(body)
@@ -405,7 +414,8 @@ class Expander:
     # Arithmetic --------------------------------------------------------------------------------------------------
 
     def _arithmetic(self, node: Node) -> str:
-        start = node.start_byte + (3 if self.source[node.start_byte : node.start_byte + 3] == b"$((" else 2)
+        first = self.begin(node)
+        start = first + (3 if self.source[first : first + 3] == b"$((" else 2)
         close = 2 if self.source[node.end_byte - 2 : node.end_byte] == b"))" else 1
         return self.number(node, start, node.end_byte - close)
 
@@ -416,10 +426,10 @@ class Expander:
 
     def _arithmetic_text(self, node: Node, start: int, end: int) -> Iterator[str]:
         position = start
-        for child in _deep(node, start, end):
+        for child in expansions(node, start, end):
             if child.start_byte < position:
                 continue
-            yield self.text(position, child.start_byte)
+            yield self.text(position, self.begin(child))
             yield self.value(child)
             position = child.end_byte
         yield self.text(position, end)
@@ -446,7 +456,7 @@ _EXPANDED = _QUOTES | {
 _DOLLAR = frozenset({"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"})
 
 
-def _deep(node: Node, start: int, end: int) -> Iterator[Node]:
+def expansions(node: Node, start: int, end: int) -> Iterator[Node]:
     """Outermost expansions below a node within a range, in order."""
     stack = list(reversed(node.children))
     while stack:

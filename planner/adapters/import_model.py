@@ -1,0 +1,56 @@
+"""Which model of the catalog a path in a configuration names."""
+
+from __future__ import annotations
+
+from planner.adapters.findings import Severity
+from planner.adapters.import_values import Values
+from planner.adapters.shell_script import is_known, known_tail, shown
+from planner.errors import InvalidInputError
+
+
+def read_model(values: Values, key: str) -> str | None:
+    """A reference that the catalog loads, from a repository id, a path to a model, or the name at the end of a path.
+
+    None when none of them is known; then the key is asked for.
+    """
+    value = values.config.get(key)
+    text = value if isinstance(value, str) else ""
+    if not text or value is None:
+        values.ask(key)
+        return None
+    for candidate in _candidates(text):
+        if _is_model(candidate):
+            if candidate != text:
+                values.find(
+                    key, Severity.NOTE, f"{shown(text)[:100]} is read as {candidate}, after the end of its path"
+                )
+            return candidate
+    values.ask(key)
+    tail = shown(text)[:100]
+    values.find(
+        key,
+        Severity.NOTE,
+        f"no model is known by {tail!r}",
+        f"--set {key}=ID with a catalog id or a path to config.json",
+    )
+    return None
+
+
+def _candidates(text: str) -> list[str]:
+    """The text itself, then the last two and the last part of a path."""
+    parts = [part for part in known_tail(text).replace("\\", "/").split("/") if part]
+    whole = [text] if is_known(text) else []
+    ends = ["/".join(parts[-2:])] if len(parts) > 1 else []
+    return [*whole, *ends, *parts[-1:]]
+
+
+def _is_model(reference: str) -> bool:
+    from planner.files.catalog import load_model
+
+    if "~" in reference:
+        return False
+    try:
+        load_model(reference)
+    except InvalidInputError:
+        return False
+    return True

@@ -1,0 +1,270 @@
+"""verl's configuration in the terms of a plan: workload, placement and the strategy of each worker."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from planner.adapters.findings import Severity
+from planner.adapters.import_model import read_model
+from planner.adapters.import_values import Values
+from planner.adapters.imported import POOL
+from planner.adapters.verl_import_workers import ACTOR, CRITIC, REF, ROLLOUT, Pools, Sizes, read_workers
+from planner.domain.execution import IN_STEP, Execution, ExecutionMode
+from planner.domain.request import FixedWorker
+from planner.files.spec import WorkloadSpec
+
+REWARD = "reward.reward_model"
+TINY_KL = 1e-9
+"""A coefficient of 0 with the loss switched on: the reference runs all the same."""
+_ESTIMATORS = {
+    "gae": "ppo", "grpo": "grpo", "rloo": "rloo", "rloo_vectorized": "rloo", "reinforce_plus_plus": "reinforce++",
+    "reinforce_plus_plus_baseline": "reinforce++", "remax": "remax",
+}  # fmt: skip
+_DEFAULT_MAX_NODE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """The plan that a configuration amounts to; `workers` is empty where too little is known."""
+
+    spec: WorkloadSpec
+    pools: Pools
+    sizes: Sizes
+    execution: Execution
+    workers: tuple[FixedWorker, ...]
+    is_megatron: bool
+    has_critic: bool
+    has_reference: bool
+
+    @property
+    def num_nodes(self) -> int:
+        return self.pools.num_nodes
+
+    @property
+    def gpus_per_node(self) -> int:
+        return self.pools.gpus_per_node
+
+
+def read_plan(values: Values, entry: str, *, is_megatron: bool) -> ReadPlan:
+    """Everything that a plan needs; what is missing is asked for through `values`."""
+    mode = values.text("trainer.v1.trainer_mode", "sync") if _uses_v1(values, entry) else "sync"
+    sizes = _sizes(values, entry, mode)
+    algorithm = _algorithm(values)
+    has_critic = _has_critic(values)
+    kl = _kl(values)
+    model = read_model(values, "actor_rollout_ref.model.path")
+    critic = read_model(values, "critic.model.path") if has_critic else None
+    reward_model = _reward_model(values)
+    pools = _pools(values, entry, mode, has_reward_model=reward_model is not None)
+    execution = _execution(values, entry, mode)
+    lora = values.whole("actor_rollout_ref.model.lora_rank", 0) or values.whole("actor_rollout_ref.model.lora.rank", 0)
+    spec = WorkloadSpec(
+        model=model,
+        algorithm=algorithm,
+        num_prompts=sizes.num_prompts,
+        group_size=sizes.group_size,
+        num_optimizer_steps=sizes.num_optimizer_steps,
+        num_epochs=values.whole(f"{ACTOR}.ppo_epochs", 1, minimum=1),
+        kl_coefficient=kl,
+        oversampling_ratio=_oversampling(values, algorithm),
+        prompt_max=sizes.prompt_max,
+        response_max=sizes.response_max,
+        critic=critic,
+        reward="model" if reward_model is not None else "rule",
+        reward_model=reward_model,
+        rollout_precision=_rollout_precision(values),
+        lora_rank=lora or None,
+        framework="verl",
+    )
+    has_reference = kl > 0 and not lora
+    workers = read_workers(
+        values, pools, sizes, is_megatron=is_megatron, has_critic=has_critic, has_reference=has_reference,
+        has_reward_model=reward_model is not None, model=model, critic=critic,
+    )  # fmt: skip
+    _say(values, pools, sizes, execution, algorithm, has_reference=has_reference)
+    return ReadPlan(
+        spec=spec, pools=pools, sizes=sizes, execution=execution, workers=workers, is_megatron=is_megatron,
+        has_critic=has_critic, has_reference=has_reference,
+    )  # fmt: skip
+
+
+def _uses_v1(values: Values, entry: str) -> bool:
+    return entry == "main" and values.flag("trainer.use_v1", default=True)
+
+
+def _sizes(values: Values, entry: str, mode: str) -> Sizes:
+    mini = values.whole(f"{ACTOR}.ppo_mini_batch_size", 256, minimum=1)
+    group = values.whole(f"{ROLLOUT}.n", 1, minimum=1)
+    if entry == "fully_async":
+        batches = values.whole("async_training.require_batches", 1, minimum=1)
+        syncs = values.whole("async_training.trigger_parameter_sync_step", 4, minimum=1)
+        prompts = mini * batches * syncs
+        values.say(
+            "batch between weight syncs", f"{prompts:,} prompts in {batches * syncs} updates of {mini:,}",
+            "ppo_mini_batch_size x require_batches x trigger_parameter_sync_step",
+        )  # fmt: skip
+    else:
+        prompts = values.whole("data.train_batch_size", 1024, minimum=1)
+    steps = _steps(values, prompts, mini)
+    return Sizes(
+        num_prompts=prompts,
+        group_size=group,
+        mini_batch_prompts=mini,
+        num_optimizer_steps=steps,
+        prompt_max=values.whole("data.max_prompt_length", 512, minimum=1),
+        response_max=values.whole("data.max_response_length", 512, minimum=1),
+    )
+
+
+def _steps(values: Values, prompts: int, mini: int) -> int:
+    """Updates per iteration: the nearest number that divides the prompts, where the configuration's does not."""
+    wanted = max(1, math.ceil(prompts / mini))
+    if prompts % mini == 0 or prompts < mini:
+        return wanted
+    values.find(
+        f"{ACTOR}.ppo_mini_batch_size", Severity.WARNING,
+        f"{prompts} prompts are no multiple of {mini}: the last update is smaller",
+        "choose a divisor of data.train_batch_size",
+    )  # fmt: skip
+    return next(steps for steps in range(wanted, prompts + 1) if prompts % steps == 0)
+
+
+def _algorithm(values: Values) -> str:
+    estimator = values.text("algorithm.adv_estimator", "gae")
+    loss = values.text(f"{ACTOR}.policy_loss.loss_mode", "vanilla")
+    name = _ESTIMATORS.get(estimator)
+    if name is None:
+        values.find(
+            "algorithm.adv_estimator", Severity.NOTE, f"{estimator[:40]} is priced like GRPO, which has the same stages"
+        )
+        name = "grpo"
+    if name == "grpo" and values.flag("algorithm.filter_groups.enable"):
+        name = "dapo"
+    elif name == "grpo" and loss == "gspo":
+        name = "gspo"
+    elif name == "grpo" and not values.flag("algorithm.norm_adv_by_std_in_grpo", default=True):
+        name = "dr-grpo"
+    values.say("algorithm", f"{name} ({estimator}, loss {loss})", values.origin("algorithm.adv_estimator"))
+    return name
+
+
+def _has_critic(values: Values) -> bool:
+    default = values.text("algorithm.adv_estimator", "gae") == "gae"
+    return values.flag("critic.enable", default=default)
+
+
+def _kl(values: Values) -> float:
+    """The coefficient of whichever KL term is on; 0 without a reference."""
+    in_loss = values.flag(f"{ACTOR}.use_kl_loss")
+    in_reward = values.flag("algorithm.use_kl_in_reward")
+    key = f"{ACTOR}.kl_loss_coef" if in_loss else "algorithm.kl_ctrl.kl_coef"
+    if not in_loss and not in_reward:
+        values.say("reference", "none: neither use_kl_loss nor use_kl_in_reward", f"{ACTOR}.use_kl_loss")
+        return 0.0
+    coefficient = values.number(key, 0.001)
+    if coefficient <= 0:
+        values.find(
+            key, Severity.WARNING, "the coefficient is 0, and the reference model is loaded and run all the same",
+            f"{ACTOR}.use_kl_loss=False and algorithm.use_kl_in_reward=False save its time and memory",
+        )  # fmt: skip
+    return max(coefficient, TINY_KL)
+
+
+def _oversampling(values: Values, algorithm: str) -> float | None:
+    """Prompts generated per prompt kept, where the configuration says it (DAPO before 0.9)."""
+    generated = values.optional_whole("data.gen_batch_size", minimum=1)
+    kept = values.whole("data.train_batch_size", 1024)
+    if algorithm != "dapo" or generated is None or kept < 1:
+        return None
+    return max(1.0, generated / kept)
+
+
+def _reward_model(values: Values) -> str | None:
+    if not values.flag(f"{REWARD}.enable"):
+        return None
+    return read_model(values, f"{REWARD}.model_path")
+
+
+def _rollout_precision(values: Values) -> str | None:
+    quantization = values.text(f"{ROLLOUT}.quantization")
+    if quantization and quantization != "fp8":
+        values.find(f"{ROLLOUT}.quantization", Severity.NOTE, f"{quantization[:30]} is priced like bf16")
+    return "fp8" if quantization == "fp8" else None
+
+
+def _pools(values: Values, entry: str, mode: str, *, has_reward_model: bool) -> Pools:
+    """GPUs of the trainer, of engines apart from it, and of a reward model of its own."""
+    nodes = values.whole("trainer.nnodes", 1, minimum=1)
+    per_node = values.whole("trainer.n_gpus_per_node", 8, minimum=1)
+    engine_nodes = engine_per_node = 0
+    if mode == "separate_async":
+        engine_nodes = values.whole(f"{ROLLOUT}.nnodes", 0)
+        engine_per_node = values.whole(f"{ROLLOUT}.n_gpus_per_node", per_node, minimum=1)
+    elif entry in ("one_step_off", "fully_async"):
+        engine_nodes = values.whole("rollout.nnodes", 1, minimum=1)
+        engine_per_node = values.whole("rollout.n_gpus_per_node", 8, minimum=1)
+    reward_gpus = 0
+    if has_reward_model and values.flag(f"{REWARD}.enable_resource_pool"):
+        reward_gpus = values.whole(f"{REWARD}.nnodes", 0) * values.whole(f"{REWARD}.n_gpus_per_node", 8)
+    shares_nodes = bool(engine_nodes) and per_node + engine_per_node <= _DEFAULT_MAX_NODE
+    num_gpus = nodes * per_node + engine_nodes * engine_per_node + reward_gpus
+    size = per_node + engine_per_node if shares_nodes else max(per_node, engine_per_node)
+    return Pools(
+        pool=POOL,
+        trainer_gpus=nodes * per_node,
+        engine_gpus=engine_nodes * engine_per_node,
+        reward_gpus=reward_gpus,
+        gpus_per_node=size,
+        trainer_nodes=nodes,
+        engine_nodes=engine_nodes,
+        num_nodes=math.ceil(num_gpus / size),
+    )
+
+
+def _execution(values: Values, entry: str, mode: str) -> Execution:
+    if entry == "one_step_off":
+        return Execution(mode=ExecutionMode.BATCHES, staleness=1)
+    if entry == "fully_async":
+        threshold = values.number("async_training.staleness_threshold", 0.1)
+        partial = values.flag("async_training.partial_rollout", default=True)
+        kind = ExecutionMode.STREAMING if partial else ExecutionMode.BATCHES
+        return Execution(mode=kind, staleness=max(1, math.ceil(min(threshold, 1000.0))))
+    if mode == "separate_async":
+        # A trajectory may span so many versions, the present one included.
+        span = values.whole("trainer.v1.sampler.max_off_policy_threshold", 8, minimum=1)
+        return Execution(mode=ExecutionMode.STREAMING, staleness=max(1, span - 1))
+    if mode == "colocate_async":
+        values.find(
+            "trainer.v1.trainer_mode", Severity.NOTE,
+            "colocate_async is priced as a synchronous iteration: engines and trainer take turns on the same GPUs",
+        )  # fmt: skip
+    return IN_STEP
+
+
+def _say(
+    values: Values, pools: Pools, sizes: Sizes, execution: Execution, algorithm: str, *, has_reference: bool
+) -> None:
+    nodes = "trainer.nnodes x trainer.n_gpus_per_node"
+    if pools.engine_gpus:
+        values.say("trainer GPUs", f"{pools.trainer_gpus}, the trainer's alone", nodes)
+        values.say("rollout GPUs", f"{pools.engine_gpus} more", "rollout.nnodes x rollout.n_gpus_per_node")
+    else:
+        roles = ["rollout engines", "actor", *(["reference"] if has_reference else [])]
+        values.say("GPUs", f"{pools.trainer_gpus}, shared by {', '.join(roles)}", nodes)
+    if execution.is_asynchronous:
+        values.say("execution", f"{execution.mode.value}, up to {execution.staleness} versions late")
+    samples = sizes.num_prompts * sizes.group_size
+    values.say(
+        "batch", f"{sizes.num_prompts:,} prompts x {sizes.group_size} = {samples:,} samples",
+        values.origin("data.train_batch_size"),
+    )  # fmt: skip
+    mini = sizes.mini_batch_prompts * sizes.group_size
+    values.say(
+        "updates per iteration",
+        f"{sizes.num_optimizer_steps} of {sizes.mini_batch_prompts:,} prompts ({mini:,} samples)",
+        values.origin(f"{ACTOR}.ppo_mini_batch_size"),
+    )
+
+
+__all__ = ["ACTOR", "CRITIC", "REF", "REWARD", "ROLLOUT", "ReadPlan", "read_plan"]
