@@ -13,7 +13,8 @@ from planner.domain.request import FixedWorker, PlanRequest
 from planner.errors import InfeasibleError
 from planner.explain import explain_infeasible
 from planner.pipeline import estimate, make_plan
-from planner.sweep.points import Group, Task, is_shared, least_gpus, price_group
+from planner.sweep.points import Group, Task, least_gpus, price_group
+from planner.sweep.searching import is_shared
 
 LENGTH_FACTORS = (0.5, 1.5, 2.0)
 """Mean responses that the chosen plan is asked about, as multiples of the assumed one."""
@@ -233,10 +234,11 @@ def _binding(group: Group, num_gpus: int) -> str:
     priced = price_group(small)
     if least_gpus(priced) is not None:
         return ""
-    if not priced.priced:
-        return "the framework cannot run this workload"
+    if not priced.parts:
+        return "; ".join(priced.problems)
     # Only what is in the way: what would help is the next larger size.
-    lines = explain_infeasible(small.request, cluster, priced.inputs, priced.priced, (), _no_plan).splitlines()
+    part = priced.parts[0]
+    lines = explain_infeasible(small.request, cluster, part.inputs, part.priced, (), _no_plan).splitlines()
     reasons = [line.strip() for line in lines[1:] if "change" not in line]
     return reasons[0] if reasons else lines[0]
 
@@ -309,9 +311,6 @@ _MakeEffect = Callable[..., Effect]
 
 
 def _length_effects(plan: Plan, sweep: Sweep, effect: _MakeEffect) -> list[Effect]:
-    if plan.execution.is_asynchronous:
-        # A fixed configuration is priced as a synchronous iteration.
-        return []
     law = plan.workload.response
     result = []
     for factor in LENGTH_FACTORS:
@@ -337,12 +336,12 @@ def _better_at(sweep: Sweep, mean: float) -> str:
 
 
 def time_at_mean(plan: Plan, mean_tokens: float) -> float | None:
-    """Seconds per iteration of exactly this (synchronous) plan at another mean response; None if it does not fit."""
+    """Seconds per iteration of exactly this plan at another mean response; None if it does not fit."""
     workload = replace(plan.workload, response=replace(plan.workload.response, mean_tokens=mean_tokens))
     request = PlanRequest(
         workload=workload, cluster=plan.cluster, gpu_type_when_open=None, limits=plan.limits, assumptions=()
     )
-    priced = estimate(request, fixed_workers(plan))
+    priced = estimate(request, fixed_workers(plan), plan.execution)
     return priced.time_s if priced.status is Status.FEASIBLE else None
 
 

@@ -16,11 +16,10 @@ import numpy as np
 
 from planner.cost.terms import total
 from planner.domain.budget import Point, Row
-from planner.domain.execution import ExecutionMode
 from planner.domain.framework import FrameworkRules
 from planner.domain.framework_verdict import workload_problems
 from planner.domain.hardware import Cluster, NodeType, Pool
-from planner.domain.plan import Limits, Objective, Plan, Status
+from planner.domain.plan import Objective, Plan, Status
 from planner.domain.request import PlanRequest
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy
@@ -28,10 +27,10 @@ from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.catalog import load_overheads
 from planner.files.framework import load_framework
 from planner.pipeline import make_plan
-from planner.search.options import take
-from planner.search.pricing import PricedWorker, PricingInputs, price_table, price_worker, site_of
+from planner.search.pricing import PricingInputs, price_table, site_of
 from planner.search.solve import SearchResult, Solution
-from planner.sweep.searching import pricing_inputs, search_priced
+from planner.solving import SearchPart, make_inputs
+from planner.sweep.searching import is_shared, lacking, part_within, priced_parts, search_parts
 
 NO_MEMORY = "no combination fits on the GPUs and in the memory given"
 
@@ -78,8 +77,11 @@ class PricedGroup:
     group: Group
     request: PlanRequest
     """As the framework runs it."""
-    inputs: PricingInputs
-    priced: tuple[PricedWorker, ...]
+    rules: FrameworkRules | None
+    parts: tuple[SearchPart, ...]
+    """One per execution; none where the framework cannot run the workload."""
+    problems: tuple[str, ...]
+    """Why the framework cannot."""
 
     def at(self, num_gpus: int) -> Cluster:
         cluster = self.group.at(num_gpus).cluster
@@ -153,32 +155,12 @@ class Planner:
         return solve_point(self._last, task)
 
 
-def is_shared(limits: Limits) -> bool:
-    """Whether the shared pricing covers what the limits permit; other points are planned by `make_plan`."""
-    plain = Limits(
-        objective=limits.objective,
-        max_iteration_s=limits.max_iteration_s,
-        max_gpus=limits.max_gpus,
-        max_usd_per_iteration=limits.max_usd_per_iteration,
-        framework=limits.framework,
-        num_alternatives=limits.num_alternatives,
-        time_limit_s=limits.time_limit_s,
-        solver=limits.solver,
-        seed=limits.seed,
-    )
-    return limits == plain
-
-
 def price_group(group: Group) -> PricedGroup:
     """Prices every worker once, on the largest cluster of the group."""
     request, rules = _for_framework(group.request)
-    assert request.cluster is not None
-    inputs = pricing_inputs(request, rules)
-    priced: tuple[PricedWorker, ...] = ()
-    if rules is None or not workload_problems(rules, request.workload):
-        pool = request.cluster.pools[0]
-        priced = tuple(price_worker(worker, pool, inputs) for worker in inputs.graph.workers)
-    return PricedGroup(group=group, request=request, inputs=inputs, priced=priced)
+    problems = () if rules is None else workload_problems(rules, request.workload)
+    parts = () if problems else priced_parts(request, rules)
+    return PricedGroup(group=group, request=request, rules=rules, parts=parts, problems=tuple(problems))
 
 
 def _for_framework(request: PlanRequest) -> tuple[PlanRequest, FrameworkRules | None]:
@@ -192,39 +174,31 @@ def _for_framework(request: PlanRequest) -> tuple[PlanRequest, FrameworkRules | 
 
 def solve_point(group: PricedGroup, task: Task) -> Row:
     """The best plan on `task.num_gpus` GPUs of the group's kind."""
-    rules = group.inputs.rules
-    problems = workload_problems(rules, group.request.workload) if rules is not None else ()
-    if problems:
-        return Row(point=task.point, status=Status.INFEASIBLE, reason="; ".join(problems))
-    priced = tuple(_up_to(item, task.num_gpus) for item in group.priced)
-    lacking = [item.worker.name.value for item in priced if not len(item.options)]
-    if lacking:
-        return Row(point=task.point, status=Status.INFEASIBLE, reason=f"{', '.join(lacking)}: does not fit")
-    result = search_priced(group.request, group.inputs, priced, group.at(task.num_gpus), Objective.TIME)
-    if result is None or result.solution is None:
-        status = Status.INFEASIBLE if result is None else result.status
-        reason = NO_MEMORY if status is Status.INFEASIBLE else "the time limit ended the search"
-        return Row(point=task.point, status=status, reason=reason)
-    return _row(group, priced, task, result, result.solution)
-
-
-def _up_to(item: PricedWorker, num_gpus: int) -> PricedWorker:
-    return replace(item, options=take(item.options, item.options.num_gpus <= num_gpus))
+    if group.problems:
+        return Row(point=task.point, status=Status.INFEASIBLE, reason="; ".join(group.problems))
+    limits = group.request.limits
+    parts = tuple(part_within(part, group.at(task.num_gpus), limits) for part in group.parts)
+    missing = lacking(parts[0])
+    if missing:
+        return Row(point=task.point, status=Status.INFEASIBLE, reason=f"{', '.join(missing)}: does not fit")
+    part, result = search_parts(parts, group.rules, limits, Objective.TIME)
+    if result.solution is None:
+        reason = NO_MEMORY if result.status is Status.INFEASIBLE else "the time limit ended the search"
+        return Row(point=task.point, status=result.status, reason=reason)
+    return _row(group, part, task, result, result.solution)
 
 
 def least_gpus(group: PricedGroup) -> int | None:
     """Fewest GPUs on which any plan fits, among up to the group's largest size; None where none does."""
-    assert group.request.cluster is not None
-    if any(not len(item.options) for item in group.priced) or not group.priced:
+    if not group.parts or lacking(group.parts[0]):
         return None
-    result = search_priced(group.request, group.inputs, group.priced, group.request.cluster, Objective.GPUS)
-    return None if result is None or result.solution is None else result.solution.num_gpus
+    limits = replace(group.request.limits, max_iteration_s=None, max_gpus=None, max_usd_per_iteration=None)
+    result = search_parts(group.parts, group.rules, limits, Objective.GPUS)[1]
+    return None if result.solution is None else result.solution.num_gpus
 
 
-def _row(
-    group: PricedGroup, priced: Sequence[PricedWorker], task: Task, result: SearchResult, solution: Solution
-) -> Row:
-    by_worker = {item.worker.name: item for item in priced}
+def _row(group: PricedGroup, part: SearchPart, task: Task, result: SearchResult, solution: Solution) -> Row:
+    by_worker = {item.worker.name: item for item in part.priced}
     strategies = {
         choice.worker: by_worker[choice.worker].candidates.row(choice.row) for choice in solution.choices
     }  # fmt: skip
@@ -239,7 +213,7 @@ def _row(
         num_gpus=solution.num_gpus,
         num_nodes=-(-solution.num_gpus // per_node),
         gpus_per_node=per_node,
-        validation_s=validation_s(group, engine),
+        validation_s=validation_s(group.group, part.inputs, engine),
         groups=_words_of_groups(solution),
         layouts=tuple(
             _layout(choice.worker, choice.num_gpus, strategies[choice.worker]) for choice in solution.choices
@@ -265,14 +239,14 @@ def _layout(worker: WorkerName, num_gpus: int, strategy: Strategy) -> str:
     return f"{worker.value}: {num_gpus} GPU{'s' * (num_gpus != 1)}, {degrees}"
 
 
-def validation_s(group: PricedGroup, engine: RolloutStrategy) -> float:
+def validation_s(group: Group, inputs: PricingInputs, engine: RolloutStrategy) -> float:
     """Seconds in which the plan's engines answer the prompts of one validation, one response each."""
-    if not group.group.validation_prompts:
+    if not group.validation_prompts:
         return 0.0
-    workload = replace(group.inputs.workload, num_prompts=group.group.validation_prompts, group_size=1)
-    inputs = replace(group.inputs, workload=workload)
+    workload = replace(inputs.workload, num_prompts=group.validation_prompts, group_size=1)
+    inputs = replace(inputs, workload=workload)
     worker = inputs.graph.worker(WorkerName.ROLLOUT_ENGINE)
-    site = site_of(Pool(name="", node=group.group.node, num_nodes=1, usd_per_gpu_hour=None), inputs)
+    site = site_of(Pool(name="", node=group.node, num_nodes=1, usd_per_gpu_hour=None), inputs)
     costs = price_table(worker, RolloutTable.of((engine,)), site, inputs)
     seconds = float(total(costs.stages[0].time_terms)[0])
     return seconds if np.isfinite(seconds) else 0.0
@@ -311,10 +285,8 @@ def row_of_plan(task: Task, plan: Plan) -> Row:
     sizes = {item.id: item.num_gpus for item in plan.device_groups}
     seconds = 0.0
     if group.validation_prompts and isinstance(rollout.strategy, RolloutStrategy):
-        inputs = pricing_inputs(replace(group.request, workload=plan.workload), None)
-        bare = PricedGroup(group=group, request=group.request, priced=(), inputs=inputs)
-        seconds = validation_s(bare, rollout.strategy)
-    is_synchronous = plan.execution.mode is ExecutionMode.SYNCHRONOUS
+        inputs = make_inputs(plan.workload, plan.cluster, None, plan.execution)
+        seconds = validation_s(group, inputs, rollout.strategy)
     return Row(
         point=task.point,
         status=plan.status,
@@ -326,6 +298,6 @@ def row_of_plan(task: Task, plan: Plan) -> Row:
         validation_s=seconds,
         groups=" | ".join(f"{', '.join(names)} on {sizes[key]} GPUs" for key, names in members.items()),
         layouts=tuple(layouts.values()),
-        execution="synchronous" if is_synchronous else plan.execution.mode.value,
+        execution=plan.execution.mode.value,
         staleness=plan.execution.staleness,
     )

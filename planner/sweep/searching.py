@@ -1,64 +1,67 @@
-"""One search on tables that were priced before: what `planner.pipeline.search` does after pricing."""
+"""Parts of a search that are priced at the largest size, and the search of a smaller size on them.
+
+This is `planner.solving.search` for synchronous plans in two steps, so that the first can be shared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 
-from planner.cost.jobs import host_stage_s
 from planner.domain.framework import FrameworkRules
 from planner.domain.hardware import Cluster
-from planner.domain.plan import Objective
+from planner.domain.plan import Limits, Objective
 from planner.domain.request import PlanRequest
-from planner.domain.stages import StageKind, build_graph
-from planner.files.catalog import load_overheads
-from planner.pipeline import TIE_TOLERANCE_RATIO, structure_problem
-from planner.search import mesh
-from planner.search.pricing import PricedWorker, PricingInputs, search_pool
-from planner.search.problem import SearchLimits, SearchProblem, Solver
-from planner.search.solve import SearchResult, solve, solve_union
+from planner.search.options import take
+from planner.search.pricing import PricedWorker, price_worker
+from planner.search.solve import SearchResult
+from planner.solving import (
+    SearchPart,
+    lacking_workers,
+    make_inputs,
+    make_problem,
+    search_limits,
+    solve_parts,
+    synchronous_executions,
+)
 
 
-def pricing_inputs(request: PlanRequest, rules: FrameworkRules | None) -> PricingInputs:
-    """What all workers of a request on one pool share."""
-    return PricingInputs(
-        cross_pool_bytes_per_s=None,
-        workload=request.workload,
-        graph=build_graph(request.workload),
-        overheads=load_overheads(),
-        rules=rules,
-        across_sizes=rules is None or not rules.shared_workers_use_whole_group,
-    )
+def is_shared(limits: Limits) -> bool:
+    """Whether all that the limits permit is covered here: plans without staleness."""
+    return limits.max_staleness == 0
 
 
-def search_priced(
-    request: PlanRequest, inputs: PricingInputs, priced: Sequence[PricedWorker], cluster: Cluster, objective: Objective
-) -> SearchResult | None:
-    """The search on a cluster of one pool; None where a framework finds no degrees that all its workers can share."""
-    rules = inputs.rules
-    problem = SearchProblem(
-        graph=inputs.graph,
-        pools=tuple(search_pool(pool, inputs) for pool in cluster.pools),
-        options=tuple(item.options for item in priced),
-        host_stage_s=tuple(
-            (stage.name, host_stage_s(inputs.workload)) for stage in inputs.graph.stages if stage.kind is StageKind.HOST
-        ),
-        structure_filter=None if rules is None else partial(structure_problem, rules, inputs.workload),
-        equal_size=rules is not None and rules.shared_workers_use_whole_group,
-    )
-    given = request.limits
-    limits = SearchLimits(
-        objective=objective,
-        max_iteration_s=given.max_iteration_s,
-        time_limit_s=given.time_limit_s,
-        seed=given.seed,
-        solver=Solver(given.solver),
-        tie_tolerance_ratio=TIE_TOLERANCE_RATIO,
-        num_alternatives=0,
-    )
-    if rules is None:
-        return solve(problem, limits)
-    parts = mesh.parts(rules, priced, problem)
-    if not parts:
-        return None
-    return solve_union(tuple(part.problem for part in parts), limits, bounds_s=tuple(part.bound_s for part in parts))
+def priced_parts(request: PlanRequest, rules: FrameworkRules | None) -> tuple[SearchPart, ...]:
+    """One part per execution without staleness, priced on the cluster of the request (one pool)."""
+    assert request.cluster is not None
+    parts = []
+    for execution in synchronous_executions(request.limits, rules):
+        inputs = make_inputs(request.workload, request.cluster, rules, execution)
+        priced = tuple(
+            price_worker(worker, pool, inputs) for worker in inputs.graph.workers for pool in request.cluster.pools
+        )
+        problem = make_problem(priced, inputs, request.cluster, request.limits)
+        parts.append(SearchPart(inputs=inputs, priced=priced, problem=problem))
+    return tuple(parts)
+
+
+def part_within(part: SearchPart, cluster: Cluster, limits: Limits) -> SearchPart:
+    """The part on a smaller cluster of the same kind: the options that it has GPUs for."""
+    priced = tuple(_up_to(item, cluster.num_gpus) for item in part.priced)
+    return replace(part, priced=priced, problem=make_problem(priced, part.inputs, cluster, limits))
+
+
+def _up_to(item: PricedWorker, num_gpus: int) -> PricedWorker:
+    return replace(item, options=take(item.options, item.options.num_gpus <= num_gpus))
+
+
+def lacking(part: SearchPart) -> tuple[str, ...]:
+    """Workers that fit nowhere."""
+    return tuple(name.value for name in lacking_workers(part.priced))
+
+
+def search_parts(
+    parts: tuple[SearchPart, ...], rules: FrameworkRules | None, limits: Limits, objective: Objective
+) -> tuple[SearchPart, SearchResult]:
+    """The best plan over the parts and the part it belongs to, without what only a report of one plan needs."""
+    wanted = replace(search_limits(limits), objective=objective, num_alternatives=0)
+    return solve_parts(parts, rules, wanted)
