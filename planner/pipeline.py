@@ -30,6 +30,7 @@ from planner.domain.request import FixedWorker, PlanRequest
 from planner.domain.stages import WorkerName
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
+from planner.link_use import link_use
 from planner.search.pricing import PRICED_AND_REJECTED, PricedWorker, broken_rules, price_worker, reprice
 from planner.search.solve import Solution
 from planner.solving import (
@@ -383,7 +384,7 @@ def _device_group(group_id: str, pool: Pool, first_gpu: int, num_gpus: int) -> D
 def _judged(plan: Plan) -> Plan:
     """The plan with what frameworks and measurements say about it."""
     time_band, memory_band = plan_bands(plan)
-    return replace(plan, frameworks=_verdicts(plan), time_band=time_band, memory_band=memory_band)
+    return replace(plan, frameworks=_verdicts(plan), time_band=time_band, memory_band=memory_band, links=link_use(plan))
 
 
 def _verdicts(plan: Plan) -> tuple[FrameworkVerdict, ...]:

@@ -25,7 +25,7 @@ from planner.domain.workload import Workload
 from planner.files.catalog import load_overheads
 from planner.search import mesh
 from planner.search.options import take
-from planner.search.pricing import PricedWorker, PricingInputs, price_worker, search_pool
+from planner.search.pricing import PricedWorker, PricingInputs, price_worker, search_pool, without_moments
 from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
 from planner.search.solve import SearchResult, Solution, solve, solve_union
 from planner.search.structures import Structure, StructureFilter
@@ -47,10 +47,9 @@ class SearchPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalenessResult:
-    """The best plan with at most so many versions of lag. `is_streaming` tells whether streaming was open to it."""
+    """The best plan with at most so many versions of lag."""
 
     staleness: int
-    is_streaming: bool
     is_permitted: bool
     part: SearchPart
     result: SearchResult
@@ -96,21 +95,17 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     most = _max_staleness(request.limits, rules)
     if not most:
         return Outcome(parts=in_step, chosen=part, result=result, first_s=priced_s + result.time_to_first_s)
-    steps = [StalenessResult(staleness=0, is_streaming=False, is_permitted=True, part=part, result=result)]
-    parts = list(in_step)
+    first = StalenessResult(staleness=0, is_permitted=True, part=part, result=result)
+    steps, refused, parts = [first], list[StalenessResult](), list(in_step)
     for staleness in sorted({*(step for step in STALENESS_STEPS if step < most), most}):
         executions = asynchronous_executions(staleness, request.limits, rules)
-        ahead = tuple(shop.part(execution) for execution in executions if _is_permitted(execution, request.limits))
+        ahead = tuple(shop.part(e) for e in executions if _is_permitted(e, request.limits))
         parts += ahead
-        steps.append(_step(staleness, (*in_step, *ahead), rules, limits, is_permitted=True))
-    if not request.limits.allow_partial_rollouts:
-        streaming = [
-            e for e in asynchronous_executions(most, request.limits, rules) if e.mode is ExecutionMode.STREAMING
-        ]
-        if streaming:
-            others = (*in_step, *(shop.part(execution) for execution in streaming))
-            steps.append(_step(most, others, rules, limits, is_permitted=False))
-    return _least_stale(tuple(parts), steps, priced_s)
+        steps.append(_step(staleness, ahead, rules, limits, steps[-1]))
+        other = tuple(shop.part(e) for e in executions if not _is_permitted(e, request.limits) and staleness == most)
+        if other:
+            refused.append(replace(_step(staleness, other, rules, limits, steps[-1]), is_permitted=False))
+    return _least_stale(tuple(parts), steps, refused, priced_s)
 
 
 def _step(
@@ -118,41 +113,44 @@ def _step(
     parts: tuple[SearchPart, ...],
     rules: FrameworkRules | None,
     limits: SearchLimits,
-    *,
-    is_permitted: bool,
+    before: StalenessResult,
 ) -> StalenessResult:
-    part, result = solve_parts(parts, rules, limits)
-    return StalenessResult(
-        staleness=staleness,
-        is_streaming=any(p.inputs.execution.mode is ExecutionMode.STREAMING for p in parts),
-        is_permitted=is_permitted,
-        part=part,
-        result=result,
-    )
+    """The best plan with at most so much staleness: that of the step `before`, unless `parts` have a better one."""
+    if not parts:
+        return replace(before, staleness=staleness)
+    beat = before.result.value if before.result.solution is not None else None
+    part, result = solve_parts(parts, rules, limits, beat=beat)
+    if result.solution is None:
+        proven = result.status is Status.INFEASIBLE
+        status = before.result.status
+        if not proven:
+            status = Status.UNKNOWN if before.result.solution is None else Status.FEASIBLE
+        result = replace(before.result, bound=min(before.result.bound, result.bound), status=status)
+        part = before.part
+    else:
+        result = replace(result, bound=min(before.result.bound, result.bound))
+    return StalenessResult(staleness=staleness, is_permitted=True, part=part, result=result)
 
 
-def _least_stale(parts: tuple[SearchPart, ...], steps: list[StalenessResult], priced_s: float) -> Outcome:
+def _least_stale(
+    parts: tuple[SearchPart, ...], steps: list[StalenessResult], refused: list[StalenessResult], priced_s: float
+) -> Outcome:
     """The outcome with the least staleness that is as good as any, and the bound of all that is permitted."""
-    open_steps = [step for step in steps if step.is_permitted]
-    best = min(step.result.value for step in open_steps)
-    chosen = next(step for step in open_steps if step.result.value <= best * (1.0 + TIE_TOLERANCE_RATIO))
-    bound = min(step.result.bound for step in open_steps)
-    proven = all(step.result.status in (Status.OPTIMAL, Status.INFEASIBLE) for step in open_steps)
+    best = steps[-1].result
+    chosen = next(step for step in steps if step.result.value <= best.value * (1.0 + TIE_TOLERANCE_RATIO))
     status = chosen.result.status
-    if status is Status.OPTIMAL and not proven:
+    if status is Status.OPTIMAL and best.status is not Status.OPTIMAL:
         status = Status.FEASIBLE
-    if status is Status.INFEASIBLE and not proven:
-        status = Status.UNKNOWN
     result = replace(
         chosen.result,
         status=status,
-        bound=min(bound, chosen.result.value),
-        num_structures=sum(step.result.num_structures for step in open_steps[-1:]),
-        num_solved=sum(step.result.num_solved for step in open_steps),
-        time_s=sum(step.result.time_s for step in open_steps),
+        bound=min(best.bound, chosen.result.value),
+        num_structures=max(step.result.num_structures for step in steps),
+        num_solved=sum(step.result.num_solved for step in steps),
+        time_s=sum(step.result.time_s for step in steps),
     )
-    first_s = priced_s + open_steps[0].result.time_to_first_s
-    return Outcome(parts=parts, chosen=chosen.part, result=result, first_s=first_s, by_staleness=tuple(steps))
+    first_s = priced_s + steps[0].result.time_to_first_s
+    return Outcome(parts=parts, chosen=chosen.part, result=result, first_s=first_s, by_staleness=(*steps, *refused))
 
 
 def best_solution(
@@ -245,14 +243,17 @@ class _Shop:
         return any(len(self.price(worker, pool, inputs).options) for pool in self.cluster.pools)
 
     def price(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
-        """A worker on a pool; the tables of other executions serve where nothing in them would differ."""
+        """A worker on a pool; what executions have in common is priced once."""
         execution = inputs.execution
-        is_engine = worker.name is WorkerName.ROLLOUT_ENGINE
-        streams = execution.staleness if execution.mode is ExecutionMode.STREAMING and is_engine else 0
-        queued = execution.staleness if worker.name is WorkerName.ACTOR_TRAINER else 0
-        key = (worker, pool.name, execution.fusions, streams, queued)
+        streams = execution.mode is ExecutionMode.STREAMING and worker.name is WorkerName.ROLLOUT_ENGINE
+        key = (worker, pool.name, execution if streams else execution.fusions)
         if key not in self._priced:
-            self._priced[key] = price_worker(worker, pool, inputs)
+            fused = (worker, pool.name, synchronous_executions(self.request.limits, self.rules)[0].fusions)
+            known = None if streams else self._priced.get(fused)
+            if known is None or execution.fusions:
+                self._priced[key] = price_worker(worker, pool, inputs)
+            else:
+                self._priced[key] = without_moments(known, inputs)
         return self._priced[key]
 
 
@@ -264,6 +265,7 @@ def make_inputs(
         workload = replace(workload, needs_old_logprob=True)
     return PricingInputs(
         cross_pool_bytes_per_s=cluster.cross_pool_bytes_per_s,
+        cross_pool_total_bytes_per_s=cluster.inter_pool_total_bytes_per_s,
         workload=workload,
         graph=build_graph(workload),
         overheads=load_overheads(),
@@ -358,9 +360,13 @@ def search_limits(limits: Limits) -> SearchLimits:
 
 
 def solve_parts(
-    parts: Sequence[SearchPart], rules: FrameworkRules | None, limits: SearchLimits
+    parts: Sequence[SearchPart],
+    rules: FrameworkRules | None,
+    limits: SearchLimits,
+    *,
+    beat: float | None = None,
 ) -> tuple[SearchPart, SearchResult]:
-    """The best plan over all parts, and the part that it belongs to."""
+    """The best plan over all parts, and the part that it belongs to; only plans with an objective below `beat`."""
     owners: list[SearchPart] = []
     problems: list[SearchProblem] = []
     bounds_s: list[float] = []
@@ -374,7 +380,7 @@ def solve_parts(
         result = solve(parts[0].problem, limits)
         reason = ("no degrees that all workers in one process can share", result.num_structures)
         return parts[0], replace(result, status=Status.INFEASIBLE, solution=None, num_excluded=(reason,))
-    result = solve_union(problems, limits, bounds_s=bounds_s)
+    result = solve_union(problems, limits, bounds_s=bounds_s, beat=beat)
     return owners[result.part], result
 
 

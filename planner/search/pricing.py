@@ -11,6 +11,7 @@ from planner.cost.jobs import engine_job, trainer_job
 from planner.cost.step_losses import with_step_losses
 from planner.cost.terms import Terms
 from planner.cost.training import price_trainer
+from planner.cost.trunk import weight_copy_bytes, within_trunk
 from planner.cost.worker import Site, WorkerCosts
 from planner.domain.execution import IN_STEP, Execution
 from planner.domain.framework import (
@@ -47,6 +48,8 @@ class PricingInputs:
     """Slowest link between pools per GPU, NICs included; None for a single pool."""
     across_sizes: bool
     """Prune across group sizes (not when co-located workers must have equal sizes)."""
+    cross_pool_total_bytes_per_s: float | None = None
+    """Of all GPUs together; None for no limit."""
     execution: Execution = IN_STEP
 
 
@@ -78,12 +81,15 @@ def site_of(pool: Pool, inputs: PricingInputs) -> Site:
 
 def cross_pool_sync(worker: Worker, pool: Pool, table: StrategyTable, inputs: PricingInputs) -> Terms | None:
     """Sync terms towards another pool; None when that link is no slower than the pool's own NICs."""
-    link = inputs.cross_pool_bytes_per_s
+    link, trunk = inputs.cross_pool_bytes_per_s, inputs.cross_pool_total_bytes_per_s
     takes_part = worker.name in (WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE)
-    if link is None or link >= pool.node.nic_bytes_per_s or not takes_part:
+    if link is None or not takes_part or (link >= pool.node.nic_bytes_per_s and trunk is None):
         return None
-    site = site_of(replace(pool, node=replace(pool.node, nic_bytes_per_s=link)), inputs)
-    return price_table(worker, table, site, inputs).sync_terms_disaggregated
+    node = replace(pool.node, nic_bytes_per_s=min(link, pool.node.nic_bytes_per_s))
+    terms = price_table(worker, table, site_of(replace(pool, node=node), inputs), inputs).sync_terms_disaggregated
+    if terms is None or worker.name is WorkerName.ROLLOUT_ENGINE:
+        return terms
+    return within_trunk(terms, weight_copy_bytes(inputs.workload), trunk)
 
 
 def search_pool(pool: Pool, inputs: PricingInputs) -> SearchPool:
@@ -174,6 +180,12 @@ def _without_options(
         worker=worker, pool=pool, candidates=candidates.take(rows), options=options,
         rejected=((reason, len(candidates)),), min_active_bytes=np.inf, min_host_bytes=np.inf,
     )  # fmt: skip
+
+
+def without_moments(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
+    """The options for an execution that needs no moments: they are among those that survived with them."""
+    plain = replace(item.options, moments=(), moment_s=np.zeros((0, 0)))
+    return replace(item, options=_prune(plain, item.candidates, item.worker, inputs))
 
 
 def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:

@@ -150,21 +150,27 @@ def solve(problem: SearchProblem, limits: SearchLimits) -> SearchResult:
 
 
 def solve_union(
-    problems: Sequence[SearchProblem], limits: SearchLimits, *, bounds_s: Sequence[float] | None = None
+    problems: Sequence[SearchProblem],
+    limits: SearchLimits,
+    *,
+    bounds_s: Sequence[float] | None = None,
+    beat: float | None = None,
 ) -> SearchResult:
     """The best plan over several problems on the same pools; `part` says whose options it uses. Problems may differ
     in their options, or in graph and execution.
 
+    With `beat` only plans with an objective below it are of interest: no solution then means that there is none.
     `bounds_s` are known lower bounds on the iteration time of each problem; the most promising should come first.
     Raises ValueError for no problems, or problems with different pools.
     """
     _check_union(problems)
     union = _Union(problems, limits)
+    union.beat = NEVER if beat is None else (beat, 0.0)
     goal = _goal(limits)
     for part in range(len(problems)):
         union.improve(part, goal, bounds_s[part] if bounds_s is not None else 0.0)
     if union.best is None:
-        return _without_plan(union)
+        return _without_plan(union, wants_cause=beat is None)
     return _with_plan(union, goal, union.best)
 
 
@@ -206,11 +212,12 @@ class _Union:
         self._spaces: list[tuple[SearchProblem, UnitSpace]] = []
         """One for each kind of problem, made when the first of that kind is searched."""
         self.best: _Best | None = None
+        self.beat: Key = NEVER
         self.bound: Key = NEVER
 
     def improve(self, part: int, goal: Goal, bound_s: float) -> None:
         """Searches one problem for plans that beat the best."""
-        beat = self.best.key if self.best is not None else NEVER
+        beat = self.best.key if self.best is not None else self.beat
         least = (bound_s, 0.0) if goal.objective is Objective.TIME else (0.0, 0.0)
         if bound_s > goal.max_iteration_s or least >= beat:
             return
@@ -485,20 +492,26 @@ def _shape(search: TimeSearch, found: Found) -> tuple[tuple[str, tuple[WorkerNam
     return tuple(sorted(result))
 
 
-def _without_plan(union: _Union) -> SearchResult:
+def _without_plan(union: _Union, *, wants_cause: bool) -> SearchResult:
     limits, progress = union.limits, union.progress
     bound = union.bound[0]
-    proven = bound == np.inf
+    proven = union.bound >= union.beat
     workers = [worker.name for worker in union.problems[0].graph.workers]
-    missing = tuple(
-        name
-        for name in workers
-        if not any(table.worker is name and len(table) for problem in union.problems for table in problem.options)
+    missing = (
+        ()
+        if not wants_cause
+        else tuple(
+            name
+            for name in workers
+            if not any(table.worker is name and len(table) for problem in union.problems for table in problem.options)
+        )
     )
     cause = Cause.MEMORY
     beyond = None
     if missing:
         cause = Cause.NO_OPTION
+    elif not wants_cause:
+        cause = Cause.LIMITS
     elif not union.num_structures:
         cause = Cause.NO_STRUCTURE
     elif proven and _goal(limits) != Goal(objective=limits.objective):
