@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from planner.report.html.markup import Child, Html, ratio, tag
 
-WIDE_PX = 900
-"""Width of a picture for which labels are chosen on a screen or on paper; below it the style sheet shows others."""
-NARROW_PX = 300
-"""The same on a phone."""
+TIERS_PX = (("at-w", 890), ("at-m", 640), ("at-n", 300))
+"""Class and width of a picture for which labels are chosen: a wide screen; a tablet or paper; a phone. The style sheet
+shows the labels of one tier, on no narrower picture."""
 _LETTER_PX = 7.0
 """Width of a letter, on the safe side."""
 _PADDING_PX = 8.0
@@ -52,18 +51,21 @@ def bar(mark: Bar) -> Html:
 
 
 def _labels(mark: Bar) -> list[Html]:
+    """The longest label that fits in each tier, equal ones once."""
     size = mark.room_end - mark.start
-    wide, narrow = fitting(mark.labels, size * WIDE_PX), fitting(mark.labels, size * NARROW_PX)
-    if wide == narrow:
-        return [_label(mark, wide, "")] if wide else []
-    return [_label(mark, text, where) for text, where in ((wide, " wide"), (narrow, " narrow")) if text]
+    shown: dict[str, list[str]] = {}
+    for tier, width_px in TIERS_PX:
+        text = fitting(mark.labels, size * width_px)
+        if text:
+            shown.setdefault(text, []).append(tier)
+    return [_label(mark, text, " ".join(tiers)) for text, tiers in shown.items()]
 
 
-def _label(mark: Bar, text: str, where: str) -> Html:
+def _label(mark: Bar, text: str, tiers: str) -> Html:
     ink = mark.ink or f"on-{mark.fills[0]}"
     middle = ratio((mark.start + mark.room_end) / 2)
     y = mark.y + mark.height // 2 + 4
-    return tag("text", {"class": f"in {ink}{where}", "x": middle, "y": y, "text-anchor": "middle"}, text)
+    return tag("text", {"class": f"in {ink} {tiers}", "x": middle, "y": y, "text-anchor": "middle"}, text)
 
 
 def fitting(labels: tuple[str, ...], width_px: float) -> str:

@@ -9,7 +9,7 @@ from math import ceil, floor
 
 from planner.report.html.axis import round_ticks
 from planner.report.html.marks import chart
-from planner.report.html.markup import Html, details, figure, join, legend, ratio, table, tag
+from planner.report.html.markup import Html, details, figure, join, ratio, table, tag
 
 HEIGHT = 340
 MAX_TABLE_ROWS = 200
@@ -88,12 +88,11 @@ def pareto_figure(points: Sequence[ParetoPoint], *, title: str = "Time against c
     ordered = [*_thinned([point for point in points if point not in on_front], plane, cost), *best]
     marks = [*_axes(plane, cost.unit), *_steps(best, plane, cost)]
     marks += [_mark(point, plane, cost, series, is_best=point in on_front) for point in ordered]
-    named = [(f"d{index % NUM_COLOURS}", name) for index, name in enumerate(series)] if len(series) > 1 else []
     return figure(
         "pareto", title,
         f"Lower left is better. {len(best)} of {len(points):,} points are on the front, the line: no other is both "
         f"faster and cheaper than one of them. {note}",
-        legend(named) if named else "",
+        _legend(series) if len(series) > 1 else "",
         chart(title, HEIGHT, *marks),
         details("Points as a table", _point_table(best, points, cost)),
     )  # fmt: skip
@@ -162,11 +161,36 @@ def _steps(best: tuple[ParetoPoint, ...], plane: _Plane, cost: _Cost) -> list[Ht
 
 def _mark(point: ParetoPoint, plane: _Plane, cost: _Cost, series: list[str], *, is_best: bool) -> Html:
     tip = f"{point.label}: {point.hours:,.4g} h, {cost(point):,.2f} {cost.unit}, {point.gpus:,} GPUs"
-    colour = f"d{series.index(point.series) % NUM_COLOURS}" + (" best" if is_best else "")
-    shape = tag("circle", {"class": colour, "r": 6 if is_best else 4, "cx": ratio(plane.x(point.hours)),
-                           "cy": ratio(plane.y(cost(point)))})  # fmt: skip
     told = tip + (", on the front" if is_best else "")
-    return tag("g", {"class": "mark", "role": "img", "aria-label": told}, shape)
+    place = {"x": ratio(plane.x(point.hours)), "y": ratio(plane.y(cost(point)))}
+    symbol = _symbol(series.index(point.series), 6 if is_best else 4, is_best=is_best)
+    return tag("g", {"class": "mark", "role": "img", "aria-label": told},
+               tag("svg", {**place, "class": "symbol"}, symbol))  # fmt: skip
+
+
+_SYMBOLS = (
+    "M-{r} 0 A{r} {r} 0 1 1 {r} 0 A{r} {r} 0 1 1 -{r} 0 Z",
+    "M-{r} -{r} H{r} V{r} H-{r} Z",
+    "M0 -{r} L{r} {r} H-{r} Z",
+    "M0 -{r} L{r} 0 L0 {r} L-{r} 0 Z",
+    "M0 {r} L{r} -{r} H-{r} Z",
+)
+"""Circle, square, triangle, diamond, triangle upside down: kinds differ in shape as well as in colour."""
+
+
+def _symbol(index: int, radius: int, *, is_best: bool = False) -> Html:
+    path = _SYMBOLS[index % len(_SYMBOLS)].format(r=radius)
+    return tag("path", {"class": f"point d{index % NUM_COLOURS}" + (" best" if is_best else ""), "d": path})
+
+
+def _legend(series: list[str]) -> Html:
+    keys = (
+        tag(
+            "li", {}, tag("svg", {"class": "key", "viewBox": "-8 -8 16 16", "aria-hidden": "true"}, _symbol(i, 6)), name
+        )
+        for i, name in enumerate(series)
+    )
+    return tag("ul", {"class": "legend"}, *keys)
 
 
 def _point_table(best: tuple[ParetoPoint, ...], points: Sequence[ParetoPoint], cost: _Cost) -> Html:

@@ -18,14 +18,12 @@ def sweep_page(sweep: Sweep) -> str:
     """The HTML document of a sweep at the workload's own mean response length, others as a table."""
     sweep = one_line(sweep)
     choice = choose(sweep)
-    sections = [_headline(sweep, choice), *([_picks(sweep, choice)] if choice.picks else [])]
-    sections.append(
-        pareto_figure(
-            sweep_points(choice),
-            title="Time against cost of the whole run",
-            note="Colours are kinds of node." if len(sweep.head.kinds) > 1 else "",
-        )
+    points = pareto_figure(
+        sweep_points(choice),
+        title="Time against cost of the whole run",
+        note="Colour and shape are the kind of node." if len(sweep.head.kinds) > 1 else "",
     )
+    sections = [_headline(sweep, choice), points, *([_picks(sweep, choice)] if choice.picks else [])]
     sections += [_sizes(sweep, choice), _lengths(sweep), _failed(sweep), _prices(sweep), _assumptions(sweep)]
     return document(sweep.head.title, sections)
 
@@ -52,6 +50,7 @@ def _money(run: RunTotal) -> str:
 
 def _headline(sweep: Sweep, choice: Choice) -> Html:
     head = sweep.head
+    title, _, rest = head.title.partition(" · ")
     status = Counter("with a plan" if row.time_s is not None else row.status.value for row in sweep.rows)
     told = ", ".join(f"{count:,} {name}" for name, count in status.items())
     limits = [
@@ -68,7 +67,8 @@ def _headline(sweep: Sweep, choice: Choice) -> Html:
     )  # fmt: skip
     return tag(
         "header", {},
-        tag("h1", {}, head.title),
+        tag("h1", {}, title),
+        tag("p", {"class": "note"}, rest) if rest else "",
         tag("p", {"class": "lead"}, f"{counted(head.rates.num_steps, 'iteration')} on {', '.join(head.kinds)}"),
         tag("p", {"class": "note"}, f"{counted(len(sweep.rows), 'point')}: {told or 'none'}; mean response "
             f"{choice.response_mean_tokens:,.0f} tokens.{kept}"),
