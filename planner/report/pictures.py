@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import accumulate
 
 from rich.console import Group, RenderableType
@@ -61,8 +61,12 @@ def timeline(plan: Plan, width: int) -> RenderableType | None:
     tails = {p.stage: dict(parts(p)).get(Part.TAIL, 0.0) for p in plan.placements}
     table = _lane_table()
     for lane in shown:
-        for index, row in enumerate(tracks(lane.slots)):
-            table.add_row("" if index else _name(lane), _lane(row, tails, length, cells, is_first=not index))
+        rows = [row for row in tracks(lane.slots) if any(_cells(slot, length, cells) for slot in row)]
+        for index, row in enumerate(rows):
+            # A first row alone says what is idle: below it are stages that overlap with its own.
+            others = () if index else tuple(slot for other in rows[1:] for slot in other)
+            filler = " " if index else _IDLE
+            table.add_row("" if index else _name(lane), _lane(row, others, filler, tails, length, cells))
     end = format_seconds(length)
     table.add_row("", Text("0 s" + " " * (cells - 3 - len(end)) + end, style="dim"))
     notes = _notes(plan, shown, tails)
@@ -97,19 +101,36 @@ def _notes(plan: Plan, shown: Sequence[Lane], tails: dict[StageName, float]) -> 
     return "; ".join(notes)
 
 
-def _lane(row: Sequence[Slot], tails: dict[StageName, float], length: float, cells: int, *, is_first: bool) -> Text:
-    """One row of blocks; what is between them is idle, or on a second row of overlapping stages nothing."""
-    lane, position, between = Text(), 0, _IDLE if is_first else " "
+def _cells(slot: Slot, length: float, cells: int) -> range:
+    """The columns that a slot takes."""
+    return range(round(slot.start_s / length * cells), round(slot.end_s / length * cells))
+
+
+def _lane(
+    row: Sequence[Slot],
+    others: Sequence[Slot],
+    filler: str,
+    tails: dict[StageName, float],
+    length: float,
+    cells: int,
+) -> Text:
+    """One row of blocks with `filler` between them, but for times when `others` run."""
+    busy = {cell for slot in others for cell in _cells(slot, length, cells)}
+    lane, position = Text(), 0
     for slot in row:
-        start, end = (round(moment / length * cells) for moment in (slot.start_s, slot.end_s))
-        start = max(start, position)
-        if end <= start:
+        columns = _cells(slot, length, cells)
+        start = max(columns.start, position)
+        if columns.stop <= start:
             continue
-        lane.append(between * (start - position), style="dim")
-        lane.append_text(_block(slot, end - start, tails.get(slot.stage, 0.0)))
-        position = end
-    lane.append(between * (cells - position), style="dim")
+        lane.append(_between(position, start, filler, busy), style="dim")
+        lane.append_text(_block(slot, columns.stop - start, tails.get(slot.stage, 0.0)))
+        position = columns.stop
+    lane.append(_between(position, cells, filler, busy), style="dim")
     return lane
+
+
+def _between(start: int, stop: int, filler: str, busy: Set[int]) -> str:
+    return "".join(" " if cell in busy else filler for cell in range(start, stop))
 
 
 def _block(slot: Slot, size: int, tail_ratio: float) -> Text:

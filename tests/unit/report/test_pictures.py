@@ -72,8 +72,12 @@ def test_batches_are_numbered_in_a_steady_state() -> None:
 
 
 def test_overlapping_batches_take_several_rows() -> None:
-    rows = [line for line in _timeline(streaming_plan()) if "rollout" in line and "[" in line]
+    lines = _timeline(streaming_plan())
+    rows = [line for line in lines if "rollout" in line and "[" in line]
     assert len(rows) > 1
+    # The engines always run: no dots, whichever row a batch is on.
+    assert not any("." in line[line.index("[") :] for line in rows)
+    assert all(line.strip() for line in lines)
 
 
 def test_bars_stand_for_the_device() -> None:
