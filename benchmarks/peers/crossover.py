@@ -95,7 +95,13 @@ def request_of(case: Case, num_gpus: int) -> PlanRequest:
 def measure(case: Case, num_gpus: int, *, all_used: bool = False) -> Point:
     """The placements and our optimum on one number of GPUs."""
     request = compare.synchronous(request_of(case, num_gpus))
+    return measure_request(request, published=case.published.get(num_gpus, ""), all_used=all_used)
+
+
+def measure_request(request: PlanRequest, *, published: str = "", all_used: bool = False) -> Point:
+    """The same for any request on one pool."""
     assert request.cluster is not None
+    num_gpus = request.cluster.num_gpus
     outcome = compare.search(request, request.cluster, None)
     task = PeerTask.of(outcome)
     if all_used:
@@ -110,7 +116,7 @@ def measure(case: Case, num_gpus: int, *, all_used: bool = False) -> Point:
     solution = outcome.result.solution
     return Point(
         num_gpus=num_gpus,
-        published=case.published.get(num_gpus, ""),
+        published=published,
         placements=found,
         optimum_s=outcome.result.bound,
         optimum="does not fit" if solution is None else describe(solution),

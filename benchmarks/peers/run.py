@@ -21,7 +21,7 @@ INSTANCES = Path(__file__).parent / "instances"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRow:
-    """What one peer reached on one instance; `relative` is its seconds per iteration over ours."""
+    """What one peer reached on one instance; `relative` is its seconds per iteration over the optimum's."""
 
     name: str
     relative: float | None
@@ -52,12 +52,15 @@ class InstanceRow:
     peak_rss_bytes: float = 0.0
     num_gpus: int = 0
     structure: str = ""
+    relative: float = 1.0
+    """Our plan over the optimum: what was given up for fewer GPUs, headroom or simplicity."""
     peers: tuple[PeerRow, ...] = ()
     impossible: tuple[str, ...] = ()
 
 
 def measure(file: Path, search_s: float) -> InstanceRow:
     """Plans an instance, then runs the peers on the same request."""
+    from planner.domain.plan import Status
     from planner.files.workload import build_request
     from planner.files.workload_file import read_workload
     from planner.peers.compare import compare_request, synchronous
@@ -71,6 +74,7 @@ def measure(file: Path, search_s: float) -> InstanceRow:
     assert plan.run is not None
     comparison = compare_request(request, search_s=search_s)
     assert comparison is not None
+    reference_s = plan.bound if plan.status is Status.OPTIMAL else plan.time_s
     return InstanceRow(
         name=file.stem,
         problem="",
@@ -84,10 +88,11 @@ def measure(file: Path, search_s: float) -> InstanceRow:
         peak_rss_bytes=plan.run.peak_rss_bytes,
         num_gpus=plan.num_gpus,
         structure=comparison.ours.structure,
+        relative=plan.time_s / reference_s,
         peers=tuple(
             PeerRow(
                 name=peer.name,
-                relative=None if peer.time_s is None else peer.time_s / plan.time_s,
+                relative=None if peer.time_s is None else peer.time_s / reference_s,
                 own_ratio=None
                 if peer.time_s is None or not peer.own_objective_s
                 else peer.own_objective_s / peer.time_s,
@@ -147,13 +152,13 @@ def print_markdown(rows: list[InstanceRow]) -> None:
             f"| {row.num_priced:,} | {row.peak_rss_bytes / 1e6:.0f} |"
         )
     names = list(dict.fromkeys(peer.name for row in rows for peer in row.peers))
-    print(f"\n| instance | {' | '.join(names)} |\n|{'---|' * (1 + len(names))}")
+    print(f"\n| instance | rlplan | {' | '.join(names)} |\n|{'---|' * (2 + len(names))}")
     for row in rows:
         cells = {
             peer.name: "none" if peer.relative is None else f"{peer.relative - 1:+.1%} ({peer.took_s:.2g} s)"
             for peer in row.peers
         }
-        print(f"| {row.name} | {' | '.join(cells.get(name, '') for name in names)} |")
+        print(f"| {row.name} | {row.relative - 1:+.1%} | {' | '.join(cells.get(name, '') for name in names)} |")
 
 
 def main() -> None:

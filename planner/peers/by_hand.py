@@ -6,8 +6,9 @@ is kinder to it than practice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
@@ -22,6 +23,7 @@ COLOCATED = "by hand: colocated, TP 8"
 SPLIT_50 = "by hand: 50:50 split"
 SPLIT_75 = "by hand: 75:25 split"
 EQUAL_SHARES = "by hand: equal share per model"
+OWN_POOLS = "by hand: rollout on its own pool"
 USUAL_TP = 8
 
 MODELS: tuple[tuple[WorkerName, ...], ...] = (
@@ -32,8 +34,10 @@ MODELS: tuple[tuple[WorkerName, ...], ...] = (
 )
 """Workers of one model: an engine generates where its actor is trained."""
 
-Placing = Callable[[PeerTask, Pool], Mapping[WorkerName, Mesh] | str]
-"""Where a recipe puts the workers on one pool, or why it cannot."""
+Placement = Mapping[WorkerName, Mesh] | str
+"""Where a recipe puts the workers, or why it cannot."""
+Placing = Callable[[PeerTask], Iterable[Placement]]
+"""All places that a recipe may mean: one for each pool, or pair of pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,8 @@ class Recipe:
 
 def by_hand(task: PeerTask) -> tuple[PeerPlan, ...]:
     """The plans of all recipes, each on the pool where it is fastest."""
-    return tuple(run_recipe(task, recipe) for recipe in RECIPES)
+    recipes = (*RECIPES, POOLS_RECIPE) if len(task.pools) > 1 else RECIPES
+    return tuple(run_recipe(task, recipe) for recipe in recipes)
 
 
 def run_recipe(task: PeerTask, recipe: Recipe) -> PeerPlan:
@@ -57,8 +62,7 @@ def run_recipe(task: PeerTask, recipe: Recipe) -> PeerPlan:
     best: tuple[Configured, float] | None = None
     problems: list[str] = []
     tried = 0
-    for pool in task.pools:
-        meshes = recipe.place(task, pool)
+    for meshes in recipe.place(task):
         if isinstance(meshes, str):
             problems.append(meshes)
             continue
@@ -109,15 +113,26 @@ def on_meshes(task: PeerTask, meshes: Mapping[WorkerName, Mesh], keeps: Mapping[
 # ---------------------------------------------------------------------------------------------- placements
 
 
-def whole_pool(task: PeerTask, pool: Pool) -> Mapping[WorkerName, Mesh]:
-    """Every worker on all GPUs of the pool."""
-    return dict.fromkeys(task.workers, Mesh(pool=pool.name, first_gpu=0, num_gpus=pool.num_gpus))
+def whole_pool(task: PeerTask) -> Iterator[Placement]:
+    """Every worker on all GPUs of a pool."""
+    for pool in task.pools:
+        yield dict.fromkeys(task.workers, _all_of(pool))
+
+
+def pool_each(task: PeerTask) -> Iterator[Placement]:
+    """The engine on one pool, everything else on another."""
+    for rollout, rest in permutations(task.pools, 2):
+        yield {w: _all_of(rollout if w is WorkerName.ROLLOUT_ENGINE else rest) for w in task.workers}
+
+
+def _all_of(pool: Pool) -> Mesh:
+    return Mesh(pool=pool.name, first_gpu=0, num_gpus=pool.num_gpus)
 
 
 def split(rollout_share: float) -> Placing:
     """The engine on a share of the pool, everything else on the rest."""
 
-    def place(task: PeerTask, pool: Pool) -> Mapping[WorkerName, Mesh] | str:
+    def place(task: PeerTask, pool: Pool) -> Placement:
         sizes = shares(pool, (rollout_share, 1.0 - rollout_share))
         if sizes is None:
             return f"{pool.num_gpus} GPUs do not split {rollout_share:.0%} to {1.0 - rollout_share:.0%}"
@@ -125,11 +140,15 @@ def split(rollout_share: float) -> Placing:
         rest = Mesh(pool=pool.name, first_gpu=sizes[0], num_gpus=sizes[1])
         return {worker: rollout if worker is WorkerName.ROLLOUT_ENGINE else rest for worker in task.workers}
 
-    return place
+    return lambda task: (place(task, pool) for pool in task.pools)
 
 
-def equal_shares(task: PeerTask, pool: Pool) -> Mapping[WorkerName, Mesh] | str:
-    """The same number of GPUs for each model."""
+def equal_shares(task: PeerTask) -> Iterator[Placement]:
+    """The same number of GPUs of a pool for each model."""
+    return (_equal_shares(task, pool) for pool in task.pools)
+
+
+def _equal_shares(task: PeerTask, pool: Pool) -> Placement:
     models = [[w for w in members if w in task.workers] for members in MODELS]
     models = [members for members in models if members]
     sizes = shares(pool, (1.0 / len(models),) * len(models))
@@ -208,3 +227,10 @@ RECIPES: tuple[Recipe, ...] = (
         layouts=(any_layout,),
     ),
 )
+POOLS_RECIPE = Recipe(
+    name=OWN_POOLS,
+    description="one pool generates, another one does everything else",
+    place=pool_each,
+    layouts=(any_layout,),
+)
+"""Where there are several pools."""

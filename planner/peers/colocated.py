@@ -37,13 +37,13 @@ class ColocatedTable:
     With `exact` every worker has to use all GPUs of its group.
     """
 
-    def __init__(self, task: PeerTask, pool: Pool, *, exact: bool = False) -> None:
+    def __init__(self, task: PeerTask, pool: Pool, *, exact: bool = False, max_units: int = MAX_UNITS) -> None:
         self._exact = exact
         self._task = task
         self._pool = pool
         self._known: dict[tuple[frozenset[WorkerName], int], Joint | None] = {}
         self.num_solved = 0
-        unit = pool.node.gpus_per_node * -(-pool.num_nodes // MAX_UNITS)
+        unit = pool.node.gpus_per_node * -(-pool.num_nodes // max_units)
         below = sorted({int(n) for t in task.problem.options for n in t.num_gpus if n < pool.node.gpus_per_node})
         whole = list(range(unit, pool.num_gpus, unit))
         self.sizes: tuple[int, ...] = (*below, *whole, pool.num_gpus)

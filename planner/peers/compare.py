@@ -8,6 +8,7 @@ from planner.domain.plan import Limits, Objective, Plan
 from planner.domain.request import PlanRequest
 from planner.files.framework import load_framework
 from planner.peers.by_hand import by_hand
+from planner.peers.colocated import MAX_UNITS
 from planner.peers.hybridflow import hybridflow
 from planner.peers.real_heuristic import real_heuristic
 from planner.peers.real_search import real_search
@@ -20,6 +21,8 @@ GPU_HOURS = "GPU-hours"
 """The unit of cost where a price is missing."""
 SEARCH_S = 2.0
 """For peers that search until they are stopped."""
+QUICK_UNITS = 16
+"""Parts of a pool for peers that divide it, where someone waits for the answer."""
 _ROUNDING_RATIO = 1e-5
 """Bounds of CP-SAT and the ILP are counted in ticks."""
 
@@ -90,20 +93,28 @@ def compare_plan(plan: Plan, *, search_s: float = SEARCH_S) -> Comparison | None
     request = PlanRequest(
         workload=plan.workload, cluster=plan.cluster, gpu_type_when_open=None, limits=plan.limits, assumptions=()
     )
-    return compare_request(request, search_s=search_s)
+    return compare_request(request, search_s=search_s, max_units=QUICK_UNITS)
 
 
-def compare_request(request: PlanRequest, *, search_s: float = SEARCH_S) -> Comparison | None:
-    """Searches the synchronous space of a request with a cluster and runs all peers on it."""
+def compare_request(
+    request: PlanRequest, *, search_s: float = SEARCH_S, max_units: int = MAX_UNITS
+) -> Comparison | None:
+    """Searches the synchronous space of a request with a cluster and runs all peers on it.
+
+    `search_s` seconds are for the peer that searches until it is stopped; those that divide a pool among sets of
+    workers do so in at most `max_units` parts.
+    """
     request = synchronous(request)
     assert request.cluster is not None
     limits = request.limits
     rules = load_framework(limits.framework) if limits.framework else None
     outcome = search(request, request.cluster, rules)
-    return compare(outcome, limits, search_s=search_s)
+    return compare(outcome, limits, search_s=search_s, max_units=max_units)
 
 
-def compare(outcome: Outcome, limits: Limits, *, search_s: float = SEARCH_S) -> Comparison | None:
+def compare(
+    outcome: Outcome, limits: Limits, *, search_s: float = SEARCH_S, max_units: int = MAX_UNITS
+) -> Comparison | None:
     """All peers on the tables of a synchronous search; None where that found nothing."""
     solution = outcome.result.solution
     if solution is None:
@@ -122,16 +133,18 @@ def compare(outcome: Outcome, limits: Limits, *, search_s: float = SEARCH_S) -> 
         limits=limits,
         ours=ours,
         bound=None if outcome.result.unit == GPU_HOURS else outcome.result.bound,
-        peers=run_peers(task, search_s=search_s, seed=limits.seed),
+        peers=run_peers(task, search_s=search_s, seed=limits.seed, max_units=max_units),
     )
 
 
-def run_peers(task: PeerTask, *, search_s: float = SEARCH_S, seed: int = 0) -> tuple[PeerPlan, ...]:
+def run_peers(
+    task: PeerTask, *, search_s: float = SEARCH_S, seed: int = 0, max_units: int = MAX_UNITS
+) -> tuple[PeerPlan, ...]:
     """Every peer's plan, rules of thumb first."""
     return (
         *by_hand(task),
         real_heuristic(task),
-        hybridflow(task),
-        rlinf(task),
+        hybridflow(task, max_units=max_units),
+        rlinf(task, max_units=max_units),
         real_search(task, search_s=search_s, seed=seed),
     )

@@ -17,7 +17,7 @@ from planner.domain.hardware import Pool
 from planner.domain.stages import StageKind, StageName, WorkerName
 from planner.domain.strategy import FloatArray
 from planner.peers.by_hand import MODELS
-from planner.peers.colocated import ColocatedTable, Joint
+from planner.peers.colocated import MAX_UNITS, ColocatedTable, Joint
 from planner.peers.task import (
     Configured,
     PeerPlan,
@@ -47,13 +47,13 @@ class Mapping:
     cost_s: float
 
 
-def hybridflow(task: PeerTask) -> PeerPlan:
-    """Algorithm 1 on the pool where its plan is fastest."""
+def hybridflow(task: PeerTask, *, max_units: int = MAX_UNITS) -> PeerPlan:
+    """Algorithm 1 on the pool where its plan is fastest, in at most `max_units` parts of it."""
     watch = Stopwatch()
     best: tuple[Configured, float, Mapping] | None = None
     evaluations = 0
     for pool in task.pools:
-        table = ColocatedTable(task, pool)
+        table = ColocatedTable(task, pool, max_units=max_units)
         mapping, tried = best_mapping(task, pool, table)
         evaluations += tried
         found = None if mapping is None else realise(task, pool, table, mapping)

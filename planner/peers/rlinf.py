@@ -18,7 +18,7 @@ import networkx as nx
 
 from planner.domain.hardware import Pool
 from planner.domain.stages import StageGraph, StageName, WorkerName
-from planner.peers.colocated import ColocatedTable
+from planner.peers.colocated import MAX_UNITS, ColocatedTable
 from planner.peers.task import (
     Configured,
     PeerPlan,
@@ -47,13 +47,13 @@ class Cut:
     cost_s: float
 
 
-def rlinf(task: PeerTask) -> PeerPlan:
-    """The division that our schedule likes best among those of RLinf's objective."""
+def rlinf(task: PeerTask, *, max_units: int = MAX_UNITS) -> PeerPlan:
+    """The division that our schedule likes best among those of RLinf's objective, in at most `max_units` parts."""
     watch = Stopwatch()
     best: tuple[Configured, float, Cut] | None = None
     evaluations = 0
     for pool in task.pools:
-        table = ColocatedTable(task, pool)
+        table = ColocatedTable(task, pool, max_units=max_units)
         for num_groups in NUM_GROUPS:
             search = Cutter(task, table, num_groups)
             cut = search.best(frozenset(task.workers), pool.num_gpus)
