@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "show": "saved",
     "diff": "saved",
     "export": "saved",
+    "check": "check",
     "simulate": "simulate",
     "report": "report",
     "models": "catalogs",

@@ -37,7 +37,12 @@ class Source:
     @property
     def given_keys(self) -> dict[str, str]:
         """Given values of configuration keys: names that no shell variable can have."""
-        return {name: value for name, value in self.given.items() if not name.isidentifier()}
+        return {name: value for name, value in self.given.items() if not name.isidentifier() and name != MODEL}
+
+    @property
+    def model(self) -> str | None:
+        """The model that the user names in place of the path in the configuration."""
+        return self.given.get(MODEL)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -59,9 +64,13 @@ def open_source(file: Path, *, given: Mapping[str, str] | None = None, root: Pat
     return Source(file=file, root=base, given=values, script=script, document=None)
 
 
-def parse_given(texts: tuple[str, ...], *, where: str = "--set") -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping; raises InvalidInputError for anything else."""
-    result: dict[str, str] = {}
+MODEL = "model."
+"""Given name of the actor's model, in whatever key a framework has it."""
+
+
+def parse_given(texts: tuple[str, ...], *, model: str | None = None, where: str = "--set") -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping, and the model under MODEL; raises InvalidInputError for anything else."""
+    result: dict[str, str] = {} if model is None else {MODEL: model}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():

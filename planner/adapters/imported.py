@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from planner.adapters.findings import Finding, Severity
 from planner.domain.execution import IN_STEP, Execution
 from planner.domain.request import FixedWorker
+from planner.domain.stages import WorkerName
+from planner.domain.strategy import Strategy
 from planner.files.spec import WorkloadSpec
 
 POOL = "imported"
@@ -21,6 +23,30 @@ class Setting:
     value: str
     source: str
     """The key that says it, or why it is so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """How a field of a worker's strategy is written in the framework's configuration."""
+
+    worker: WorkerName
+    field: str
+    keys: tuple[str, ...]
+    divisor_field: str = ""
+    """The written number is the field's divided by this one (token budgets per GPU: `cp`)."""
+    words: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """For enumerations: member -> the values of `keys`, in their order. A member without words cannot be written."""
+
+    def written(self, strategy: Strategy) -> tuple[str, ...]:
+        """`key=value` for each key; empty where the value cannot be written."""
+        value = getattr(strategy, self.field)
+        if self.words:
+            values = dict(self.words).get(str(value), ())
+            return tuple(f"{key}={text}" for key, text in zip(self.keys, values, strict=False))
+        if self.divisor_field:
+            value = -(-value // getattr(strategy, self.divisor_field))
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        return tuple(f"{key}={text}" for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +70,8 @@ class Imported:
     execution: Execution = IN_STEP
     settings: tuple[Setting, ...] = ()
     findings: tuple[Finding, ...] = ()
+    knobs: tuple[Knob, ...] = ()
+    """How changes of strategies are written; without them they are told in the words of a plan."""
     unresolved: tuple[str, ...] = ()
     """Names to give with `--set NAME=VALUE`: variables of the script, or keys."""
 

@@ -158,10 +158,10 @@ def _notes(roles: Roles, rules: FrameworkRules) -> Notes:
         commands=(f"{paths} ./{CONVERT}", f"{paths} TRAIN_DATA=/data/train.jsonl ./{SCRIPT}"),
         needs=(
             f"Run it on the head node of a Ray cluster with {plan.num_gpus} GPUs, in slime's container "
-            f"({rules.version}, Megatron-LM 1dcf0dafa with slime's patch, SGLang 0.5.15.post1) and with paths that all nodes see. Ray's "
-            "workers need Megatron-LM on `PYTHONPATH` when they start. Arguments of the script are further flags and "
-            "win over those of the plan. slime ignores flags that it does not know: spell yours with care. Paths that are "
-            "not absolute are seen from `SLIME_DIR`."
+            f"({rules.version}, Megatron-LM 1dcf0dafa with slime's patch, SGLang 0.5.15.post1) and with paths that all "
+            "nodes see; those that are not absolute are seen from `SLIME_DIR`. Ray's workers need Megatron-LM on "
+            "`PYTHONPATH` when they start. Arguments of the script are further flags and win over those of the plan. "
+            "slime ignores flags that it does not know: spell yours with care."
         ),
         to_do=_to_do(plan.workload),
         differences=_differences(roles),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from planner.adapters.findings import Finding, Severity
@@ -10,8 +10,9 @@ from planner.adapters.hydra import Config, Operation, Override, Value, leaves, p
 from planner.adapters.import_source import Source
 from planner.adapters.import_values import Values
 from planner.adapters.imported import Imported
-from planner.adapters.shell_script import Launch, is_known, shown
+from planner.adapters.shell_script import Launch, is_known, shown, unknowns
 from planner.adapters.verl_import_keys import Tables, apply, is_legal, load_tables, version_of
+from planner.adapters.verl_import_knobs import knobs
 from planner.adapters.verl_import_plan import read_plan
 from planner.adapters.verl_import_rules import check_rules
 from planner.errors import InvalidInputError
@@ -54,16 +55,22 @@ def read(source: Source) -> Imported:
     if extra is not None:
         _merge_defaults(config, extra)
     values = Values(config)
-    overrides = [*_from_files(source, launch, values), *_from_launch(launch, values)]
-    place = "--set"
+    missing = source.script.missing if source.script is not None else ()
+    overrides = [*_from_files(source, launch, values), *_from_launch(launch, values, missing)]
     overrides += [
-        Override(operation=Operation.FORCE, key=key, value=parse_value(text), text=text, place=place)
+        Override(operation=Operation.FORCE, key=key, value=parse_value(text), text=text, place="--set")
         for key, text in source.given_keys.items()
     ]
+    if source.model is not None:
+        key = "actor_rollout_ref.model.path"
+        overrides.append(
+            Override(operation=Operation.FORCE, key=key, value=source.model, text=source.model, place="--model")
+        )
     found = apply(config, overrides, tables)
-    version = version_of([item.key for item in overrides if item.place != place], tables)
+    version = version_of([item.key for item in overrides if not item.place.startswith("--")], tables)
     plan = read_plan(values, entry, is_megatron=_is_megatron(launch, config, values))
-    if plan.workers:
+    if not values.unresolved:
+        # Rules about values that are not known would only add to the confusion.
         check_rules(values, plan, entry, version=version, tables=tables)
     findings = (*source.findings, *found, *values.findings)
     return Imported(
@@ -77,6 +84,11 @@ def read(source: Source) -> Imported:
         execution=plan.execution,
         settings=tuple(values.settings),
         findings=_sorted(findings),
+        knobs=knobs(
+            plan.workers,
+            is_megatron=plan.is_megatron,
+            is_dynamic=values.flag("actor_rollout_ref.actor.use_dynamic_bsz"),
+        ),
         unresolved=values.unresolved,
     )
 
@@ -134,8 +146,8 @@ def _merge_defaults(config: Config, tree: dict[str, Value]) -> None:
         config.places.pop(key, None)
 
 
-def _from_launch(launch: Launch | None, values: Values) -> list[Override]:
-    """The overrides among the arguments of a launch."""
+def _from_launch(launch: Launch | None, values: Values, missing: Sequence[str]) -> list[Override]:
+    """The overrides among the arguments of a launch; `missing` are variables that nothing sets."""
     if launch is None:
         return []
     result: list[Override] = []
@@ -145,10 +157,20 @@ def _from_launch(launch: Launch | None, values: Values) -> list[Override]:
             next(words, None)
             continue
         override = parse_override(word, launch.place)
-        if override is not None:
+        if "@" in word.partition("=")[0]:
+            values.find(
+                launch.place, Severity.WARNING,
+                f"{shown(word)[:60]} selects a group of the configuration that is not known here: its values are "
+                "taken to be the defaults",
+            )  # fmt: skip
+        elif override is not None:
             result.append(override)
         elif not is_known(word) and "=" not in word:
-            values.find(launch.place, Severity.NOTE, f"{shown(word)[:60]} is taken as empty: nothing sets it")
+            for name in unknowns(word):
+                if name in missing or name == "@":
+                    values.find(launch.place, Severity.NOTE, f"{shown(word)[:60]} is taken as empty: nothing sets it")
+                else:
+                    values.ask(name)
         elif not word.startswith("-") and word.strip():
             values.find(
                 launch.place, Severity.ERROR, f"{shown(word)[:60]!r} is no override: Hydra refuses it",

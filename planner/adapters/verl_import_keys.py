@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from planner.adapters.findings import Finding, Severity
-from planner.adapters.hydra import Config, Operation, Override, Value, displayed
+from planner.adapters.hydra import Config, Operation, Override, Value, displayed, leaves
 from planner.errors import nearest
 
 DATA = Path(__file__).parent / "data" / "imports"
@@ -50,8 +50,8 @@ def load_tables() -> Tables:
     data = yaml.load((DATA / "verl.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     keys = json.loads((DATA / "verl_keys.json").read_text(encoding="utf-8"))
     legal = frozenset([*keys["common"], *keys["dp"], *keys["megatron"], *data["dataclass_only"], "model_engine"])
-    extra = [f"{key}" for tree in data["entry_defaults"].values() for key in _leaves(tree)]
-    legal |= frozenset(extra)
+    extra = [key for tree in data["entry_defaults"].values() for key in leaves(tree)]
+    legal |= frozenset([*extra, *data["entry_keys"]])
     sections = frozenset(key.rsplit(".", depth)[0] for key in legal for depth in range(1, key.count(".") + 1))
     return Tables(
         version=data["version"],
@@ -67,14 +67,6 @@ def load_tables() -> Tables:
         legal=legal,
         sections=sections,
     )
-
-
-def _leaves(tree: dict[str, Value], prefix: str = "") -> Iterable[str]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"
 
 
 def is_below(key: str, section: str) -> bool:

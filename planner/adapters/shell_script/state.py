@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from planner.adapters.shell_script.marks import mark
+from planner.adapters.shell_script.marks import mark, unknowns
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -81,6 +81,12 @@ class State:
         self.status, self.flow = other.status, other.flow
 
 
+def _known_cause(*values: Value | None) -> str:
+    """The unknown value that one of two differing values depends on already."""
+    texts = [text for v in values if v is not None for text in ([v] if isinstance(v, str) else v.values())]
+    return next((name for text in texts for name in unknowns(text) if name.isidentifier()), "")
+
+
 def merged(first: State, second: State, cause: str = "") -> State:
     """What is known when either of two branches was run: where they differ, nothing. `cause` names what the branch
     depends on; without a name, a variable that differs goes by its own.
@@ -97,7 +103,7 @@ def merged(first: State, second: State, cause: str = "") -> State:
     for name in first.variables.keys() | second.variables.keys():
         one, other = first.variables.get(name), second.variables.get(name)
         if one != other:
-            result.variables[name] = mark(cause or name)
+            result.variables[name] = mark(cause or _known_cause(one, other) or name)
     result.exported |= second.exported
     result.functions |= second.functions
     result.arguments = first.arguments if first.arguments == second.arguments else None

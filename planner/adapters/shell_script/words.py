@@ -353,11 +353,16 @@ class Expander:
         return numbers[0], numbers[1] if len(numbers) > 1 else None
 
     def _operand_pieces(self, node: Node, operand: int, end: int, *, splits: bool) -> Iterator[Piece]:
+        text = self.text(operand, end)
+        if text.startswith("$((") and text.endswith("))") and text.count("$((") == 1:
+            # The grammar takes arithmetic inside of `${X:-...}` for nested subshells.
+            yield Piece(self.number(node, operand + 3, end - 2))
+            return
         for piece in self.range(node, operand, end):
             yield piece._replace(splits=splits and (piece.splits or " " in piece.text))
 
     def _operand(self, node: Node, operand: int, end: int) -> str:
-        return "".join(piece.text for piece in self.range(node, operand, end))
+        return "".join(piece.text for piece in self._operand_pieces(node, operand, end, splits=False))
 
     def _operated(
         self, node: Node, name: str, value: str | None, operation: str, operand: int, end: int, *, splits: bool
