@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from planner import pipeline
+from planner import pipeline, solving
 from planner.assembly import PlacedStrategy, assemble
 from planner.domain.plan import Plan
 from planner.domain.request import PlanRequest
@@ -31,7 +31,7 @@ class Finalist:
     origin: str
 
 
-def request_of(**fields: str | int | float) -> PlanRequest:  # noqa: ANN003
+def request_of(**fields: str | int | float) -> PlanRequest:
     """The request of a workload given by the fields of WorkloadSpec."""
     return build_request(WorkloadSpec(**fields))  # type: ignore[arg-type]
 
@@ -44,7 +44,7 @@ def finalists(request: PlanRequest, number: int, seed: int) -> list[Finalist]:
     """
     assert request.cluster is not None
     made = pipeline.make_plan(request)
-    outcome = pipeline.search(request, request.cluster, None)
+    outcome = solving.search(request, request.cluster, None)
     best = outcome.result.solution
     assert best is not None
     limit_s = best.time_s * (1.0 + MARGIN_RATIO)
@@ -61,7 +61,7 @@ def finalists(request: PlanRequest, number: int, seed: int) -> list[Finalist]:
     return _spread(_different(found), number)
 
 
-def _of_other_structures(outcome: pipeline.Outcome, limit_s: float) -> Iterator[Solution]:
+def _of_other_structures(outcome: solving.Outcome, limit_s: float) -> Iterator[Solution]:
     for alternative in outcome.result.alternatives:
         if alternative.time_s > limit_s:
             continue
@@ -74,11 +74,9 @@ def _of_other_structures(outcome: pipeline.Outcome, limit_s: float) -> Iterator[
             yield solution
 
 
-def _plan(
-    made: Plan, outcome: pipeline.Outcome, placed: tuple[PlacedStrategy, ...], solution: Solution
-) -> Plan | None:
+def _plan(made: Plan, outcome: solving.Outcome, placed: tuple[PlacedStrategy, ...], solution: Solution) -> Plan | None:
     """The plan of placed strategies; None where they do not fit."""
-    assembled = assemble(placed, outcome.inputs, solution.order)
+    assembled = assemble(placed, outcome.inputs, solution.timing)
     if assembled.problems:
         return None
     return replace(
@@ -87,12 +85,14 @@ def _plan(
         placements=assembled.placements,
         schedule=assembled.schedule,
         objective_value=assembled.time_s,
+        execution=assembled.execution,
+        period_s=assembled.time_s if assembled.execution.is_asynchronous else None,
     )
 
 
 def _varied(
     made: Plan,
-    outcome: pipeline.Outcome,
+    outcome: solving.Outcome,
     solution: Solution,
     placed: tuple[PlacedStrategy, ...],
     limit_s: float,

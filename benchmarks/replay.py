@@ -9,10 +9,10 @@ ranks first over the least replayed time of any finalist, minus one: what is los
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from benchmarks.finalists import Finalist, finalists, request_of
+from benchmarks.finalists import finalists, request_of
 from planner.domain.request import PlanRequest
 from planner.files.catalog import load_overheads
 from planner.simulate.replay import ReplaySettings, replay
@@ -36,7 +36,8 @@ class Judgement:
     """Largest |planned / replayed - 1|."""
     mean_difference_ratio: float
     """Mean of planned / replayed - 1."""
-    worst: Finalist
+    worst_origin: str
+    """Where the finalist of the largest difference comes from."""
 
 
 def judge(request: PlanRequest, *, number: int = 24, num_iterations: int = 4, seed: int = 0) -> Judgement:
@@ -56,7 +57,7 @@ def judge(request: PlanRequest, *, number: int = 24, num_iterations: int = 4, se
         regret_ratio=replayed[pick] / min(replayed) - 1.0,
         worst_difference_ratio=abs(differences[worst]),
         mean_difference_ratio=sum(differences) / len(differences),
-        worst=items[worst],
+        worst_origin=items[worst].origin,
     )
 
 
@@ -76,7 +77,6 @@ def kendall_tau(first: list[float], second: list[float], *, least_ratio: float) 
     return (concordant - discordant) / pairs if pairs else 1.0
 
 
-
 def requests() -> list[tuple[str, PlanRequest]]:
     """Situations that differ in what decides: tails, cache, training, pools."""
     return [
@@ -90,9 +90,19 @@ def requests() -> list[tuple[str, PlanRequest]]:
          request_of(model="qwen3-32b", algorithm="dapo", gpus="64xh100", response_max=20480, response_mean=6000)),
         ("GRPO 30B MoE, 16 H100", request_of(model="qwen3-30b-a3b", gpus="16xh100", response_mean=3000)),
         ("GRPO 14B, 8 H100 + 8 H200", request_of(model="qwen3-14b", gpus="8xh100,8xh200", response_mean=2000)),
-        ("GRPO 8B, 64 H100, 2 GPUs per 64 responses",
+        ("GRPO 8B, 64 H100, 64 prompts",
          request_of(model="qwen3-8b", gpus="64xh100", num_prompts=64, response_mean=4000)),
+        ("GRPO 32B, 512 H100, 32,768 tokens",
+         request_of(model="qwen3-32b", gpus="512xh100", num_prompts=512, response_max=32768, response_cv=1.0)),
+        ("GRPO 32B, 64 H100, one step off", _asynchronous(1, partial_rollouts=False)),
+        ("GRPO 32B, 64 H100, streaming", _asynchronous(2, partial_rollouts=True)),
     ]  # fmt: skip
+
+
+def _asynchronous(max_staleness: int, *, partial_rollouts: bool) -> PlanRequest:
+    request = request_of(model="qwen3-32b", gpus="64xh100", response_mean=3000)
+    limits = replace(request.limits, max_staleness=max_staleness, allow_partial_rollouts=partial_rollouts)
+    return replace(request, limits=limits)
 
 
 def main() -> None:

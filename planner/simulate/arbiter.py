@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import simpy
+from simpy.events import EventPriority
 
 from planner.domain.plan import DeviceGroup
 
 Groups = frozenset[str]
+_LAST = EventPriority(2)
+"""After the events that simpy itself schedules (0 and 1)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,10 +24,20 @@ class Claim:
     granted: simpy.Event
 
 
+class _Settled(simpy.Event):
+    """Happens now, but after everything else that happens now: what ends and what begins by it have made claims."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        env.schedule(self, priority=_LAST)
+
+
 @dataclass(slots=True)
 class Arbiter:
     """Hands out device groups. Groups that share GPUs exclude each other; a claim never overtakes one of lower
-    priority number that waits for GPUs of its own."""
+    priority number that waits for GPUs of its own. Groups are handed out when all claims of a moment are known, so
+    that the next stage of a batch comes before one of a later batch that has waited longer."""
 
     env: simpy.Environment
     overlaps: frozenset[tuple[str, str]]
@@ -37,14 +50,19 @@ class Arbiter:
         claim = Claim(groups=frozenset(groups), priority=priority, granted=self.env.event())
         self._waiting.append(claim)
         self._waiting.sort(key=lambda item: item.priority)
-        self._grant()
+        self._settle()
         return claim
 
     def release(self, claim: Claim) -> None:
         self._held.remove(claim)
-        self._grant()
+        self._settle()
 
-    def _grant(self) -> None:
+    def _settle(self) -> None:
+        settled = _Settled(self.env)
+        assert settled.callbacks is not None
+        settled.callbacks.append(self._grant)
+
+    def _grant(self, _: simpy.Event) -> None:
         ahead: list[Claim] = []
         for claim in list(self._waiting):
             if any(self._conflict(claim, other) for other in (*self._held, *ahead)):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from planner.domain.workload import Reward
 from planner.simulate.engine import Request
+from planner.simulate.training import TrainerRates
 
 
 def scored_s(finished_s: Iterable[float], reward: Reward) -> float:
@@ -20,16 +23,18 @@ def scored_s(finished_s: Iterable[float], reward: Reward) -> float:
     return last
 
 
-def followed_s(responses: Sequence[Request], whole_s: float) -> float:
-    """When a stage ends that needs `whole_s` for all responses and takes each of them once it has ended.
+def followed_s(responses: Sequence[Request], rates: TrainerRates) -> float:
+    """When a forward pass ends that takes each response once it has ended.
 
-    Work is shared out by tokens and served in the order in which responses end: the stage ends when the last busy
-    period does, the largest of (time at which a response ends) + (work on it and on all later ones).
+    Responses queue for the data-parallel ranks in the order in which they end; the last one still passes through all
+    pipeline ranks. Loading weights and the like happens while the first responses are generated.
     """
     ordered = sorted(responses, key=lambda request: request.finished_s)
-    total = sum(request.prompt_tokens + request.response_tokens for request in ordered)
-    left, end_s = 1.0, 0.0
-    for request in ordered:
-        end_s = max(end_s, request.finished_s + whole_s * left)
-        left -= (request.prompt_tokens + request.response_tokens) / total
-    return end_s
+    free = [rates.stage_s] * rates.strategy.dp
+    last = 0.0
+    works_s = rates.work_s(np.array([float(request.num_tokens) for request in ordered]))
+    for request, work_s in zip(ordered, works_s.tolist(), strict=True):
+        end_s = max(free[0], request.finished_s) + work_s
+        heapq.heapreplace(free, end_s)
+        last = max(last, end_s + (rates.strategy.pp - 1) * work_s)
+    return last

@@ -35,6 +35,11 @@ class Request:
     joined_step: int = 0
     joined_done: int = 0
 
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and whole response."""
+        return self.prompt_tokens + self.response_tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:

@@ -296,7 +296,7 @@ class Replay:
             whole_s = scored_s([0.0] * len(batch.responses), reward)
         else:
             whole_s = self._trainer_s(batch, stage)
-            end_s = followed_s(batch.responses, whole_s)
+            end_s = followed_s(self._worked_on(batch, stage), self.script.rates[stage.name])
         yield self.env.timeout(max(end_s - self.env.now, 0.0))
         return max(self.env.now - whole_s, 0.0)
 
@@ -307,7 +307,7 @@ class Replay:
         """
         yield batch.gathered
         start = self.env.now
-        tokens = [(r.finished_s > 0.0, r.prompt_tokens + r.response_tokens) for r in batch.responses]
+        tokens = [(r.finished_s > 0.0, r.num_tokens) for r in batch.responses]
         left_ratio = sum(number for has_ended, number in tokens if not has_ended) / sum(number for _, number in tokens)
         free_ratio = 1.0 - 1.0 / _GATHER_SHARE
         yield self.env.timeout((1.0 - left_ratio) * self._trainer_s(batch, stage) / free_ratio)
@@ -333,11 +333,14 @@ class Replay:
         return any((a, b) in self.arbiter.overlaps for a in self._groups[first] for b in self._groups[second])
 
     def _trainer_s(self, batch: _Batch, stage: Stage) -> float:
-        workload = self.script.plan.workload
-        number = workload.num_generated if stage.name is StageName.REWARD else workload.num_samples
-        tokens = np.array([r.prompt_tokens + r.response_tokens for r in batch.responses[:number]], dtype=np.float64)
+        tokens = np.array([float(r.num_tokens) for r in self._worked_on(batch, stage)])
         random = np.random.default_rng([self.script.seed, batch.index, 1 + self._rank[stage.name]])
         return stage_s(self.script.rates[stage.name], tokens, random)
+
+    def _worked_on(self, batch: _Batch, stage: Stage) -> list[Request]:
+        """All responses are scored, those that are kept are trained on."""
+        workload = self.script.plan.workload
+        return batch.responses[: workload.num_generated if stage.name is StageName.REWARD else workload.num_samples]
 
     def _note_trained(self, batch: _Batch) -> None:
         trained = batch.responses[: self.script.plan.workload.num_samples]

@@ -55,6 +55,5 @@ def verdicts(script: Script, responses: Sequence[Request]) -> list[Request]:
     """What a generative judge reads (prompt and response, no two alike) and writes."""
     tokens = script.plan.workload.reward.judge_tokens
     return [
-        Request(group=number, prompt_tokens=r.prompt_tokens + r.response_tokens, response_tokens=tokens)
-        for number, r in enumerate(responses)
+        Request(group=number, prompt_tokens=r.num_tokens, response_tokens=tokens) for number, r in enumerate(responses)
     ]

@@ -48,6 +48,11 @@ class TrainerRates:
     is_training: bool
     strategy: TrainerStrategy
 
+    def work_s(self, tokens: FloatArray) -> FloatArray:
+        """Sequences on the rank that has them, without what micro-batches and steps cost besides; elementwise."""
+        result: FloatArray = tokens * self.token_s + tokens**2 * self.square_token_s
+        return result
+
     @property
     def budget_tokens(self) -> int:
         return self.strategy.micro_batch_tokens if self.is_training else self.strategy.inference_tokens
@@ -129,7 +134,7 @@ def stage_s(rates: TrainerRates, tokens: FloatArray, random: np.random.Generator
 def _packed(rates: TrainerRates, tokens: FloatArray) -> FloatArray:
     """Work of each micro-batch on each data-parallel rank in seconds; shape (num_micro_batches, dp)."""
     dp = rates.strategy.dp
-    work = tokens * rates.token_s + tokens**2 * rates.square_token_s
+    work = rates.work_s(tokens)
     # Dealt out by tokens, which is what frameworks count; what a rank takes is its work.
     ranks = _dealt(tokens, dp)
     rank_tokens = np.bincount(ranks, weights=tokens, minlength=dp)
