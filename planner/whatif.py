@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from planner.domain.budget import Point, Row, RunRates, RunTotal, Sweep, run_total
+from planner.domain.budget import Point, Row, RunTotal, Sweep, run_total
 from planner.domain.hardware import Cluster, NodeType, Pool
 from planner.domain.plan import Plan, StalenessGain, Status
 from planner.domain.request import FixedWorker, PlanRequest
@@ -303,7 +303,7 @@ def sensitivity(sweep: Sweep, choice: Choice, entry: Entry, plan: Plan) -> Sensi
         plan=plan,
         effects=tuple(effects),
         staleness=plan.staleness_gains,
-        break_even=break_even(choice, head.rates, entry),
+        break_even=break_even(choice, entry),
     )
 
 
@@ -371,7 +371,7 @@ def _band_effects(plan: Plan, effect: _MakeEffect) -> list[Effect]:
     ]
 
 
-def break_even(choice: Choice, rates: RunRates, entry: Entry) -> str:
+def break_even(choice: Choice, entry: Entry) -> str:
     """The price at which the cheapest entry of another kind takes over, or that it never can."""
     usd = entry.run.usd
     if usd is None:

@@ -57,12 +57,6 @@ def read_sweep(path: Path) -> Sweep:
 
     Raises InvalidInputError for a file that is no results file, with the line that is wrong.
     """
-    sweep, _ = _parse(path)
-    return sweep
-
-
-def _parse(path: Path) -> tuple[Sweep, int]:
-    """The sweep and the number of bytes that its whole lines take."""
     # Only what ends with a line feed was written whole.
     text = read_limited(path, MAX_BYTES, kind=KIND)
     whole = text[: text.rfind("\n") + 1]
@@ -79,7 +73,7 @@ def _parse(path: Path) -> tuple[Sweep, int]:
     for number, line in enumerate(lines[1:], start=2):
         row = _checked(_ROW.validate_json, line, f"{where}: line {number}")
         rows[row.point] = row
-    return Sweep(head=head.head, rows=tuple(rows[point] for point in sorted(rows))), len(whole.encode())
+    return Sweep(head=head.head, rows=tuple(rows[point] for point in sorted(rows)))
 
 
 def _checked(read: Callable[[str], T], line: str, where: str) -> T:
@@ -110,14 +104,18 @@ class ResultsFile:
                 "exists", where=f"--output {path}", accepted="--resume to continue it, or another file name"
             )
         if self._target.exists() and self._target.stat().st_size:
+            # The file is replaced as a whole below: who writes it holds the lock of what is there now.
+            self._open()
             self._continue(head)
+            self.close()
         else:
             write_atomic(self._target, head_line(head))
         self._open()
 
     def _continue(self, head: SweepHead) -> None:
-        sweep, _ = _parse(self._target)
+        sweep = read_sweep(self._target)
         if sweep.head.digest != head.digest:
+            self.close()
             raise InvalidInputError(
                 f"holds another sweep ({printable(_difference(sweep.head, head))})",
                 where=f"--output {self.path}",

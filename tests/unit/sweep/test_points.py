@@ -24,7 +24,7 @@ def sweep_of(model: str, sizes: str, types: str, more: WorkloadSpec | None = Non
 @pytest.mark.parametrize(
     ("model", "sizes", "types", "more"),
     [
-        ("qwen3-1.7b", "2,8,12,16", "h100,gb200", WorkloadSpec()),
+        ("qwen3-1.7b", "2,8,16", "h100,h200", WorkloadSpec()),
         ("qwen3-0.6b", "8..16", "h100", WorkloadSpec(algorithm="ppo")),
         ("qwen3-8b", "4..16", "a100", WorkloadSpec(framework="verl")),
         ("qwen3-30b-a3b", "8,16", "h200", WorkloadSpec(algorithm="dapo")),
