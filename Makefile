@@ -23,6 +23,8 @@ test-frameworks: $(VENV)/.installed
 	$(BIN)/python -m tests.adapters.verl_check
 	$(BIN)/python -m tests.adapters.nemo_rl_check
 	$(BIN)/python -m tests.adapters.openrlhf_check
+	$(BIN)/python -m tests.adapters.areal_check
+	$(BIN)/python -m tests.adapters.slime_check
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -227,7 +227,7 @@ def _megatron(strategy: TrainerStrategy, *, trains: bool) -> Entries:
 
 
 def _fsdp() -> Entries:
-    return (("fsdp.offload_params", False), ("fsdp.per_layer_optim_step", False), ("optimizer_dtype", "float32"))
+    return (("fsdp.offload_params", False), ("fsdp.per_layer_optim_step", False))
 
 
 def _optimizer(name: WorkerName) -> Entries:

@@ -13,7 +13,6 @@ from tests.adapters.plans import HOSTILE
 from tests.adapters.split_plans import (
     STREAMING,
     SYNCHRONOUS,
-    TRAINERS,
     Group,
     apart,
     engine,
@@ -114,6 +113,3 @@ def hostile_case() -> Plan:
     work = load("qwen3-8b", "ppo")
     bad = replace(model("qwen3-8b"), hf_repo=HOSTILE)
     return apart(replace(work, actor=bad, critic=bad), fsdp(16), engine(16))
-
-
-__all__ = ["TRAINERS", "cases", "critic_apart", "hostile_case", "reference_apart"]

@@ -182,6 +182,9 @@ def check(root: Path) -> int:
 def _problem(text: str, plan: Plan, root: Path, modules: tuple[types.ModuleType, types.ModuleType]) -> str:
     try:
         accept(text, plan, root, modules)
+    except ImportError:
+        # This machine's fault, which must not pass for a refusal.
+        raise
     except Exception as error:  # noqa: BLE001 - whatever AReaL raises is the answer
         return f"{type(error).__name__}: {str(error).strip()[:400]}"
     return ""

@@ -5,26 +5,105 @@ Only for processes that do nothing else (`make test-frameworks`): the finder sta
 
 from __future__ import annotations
 
+import abc
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from unittest.mock import MagicMock
+
+
+class _BaseType(abc.ABCMeta):
+    """Class attributes that a base would have had are inert too. Abstract bases may be mixed in."""
+
+    def __getattr__(cls, name: str) -> object:
+        if _is_special(name):
+            raise AttributeError(name)
+        value = Inert()
+        setattr(cls, name, value)
+        return value
+
+
+class _Base(metaclass=_BaseType):
+    """What classes inherit from where their base is inert."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __init_subclass__(cls, **_: object) -> None:
+        pass
+
+
+class Inert:
+    """Stands for any value: can be called, subclassed, iterated, entered, compared and computed with.
+
+    Called with one function or class it gives that back, as a decorator does. An attribute is the same one each time.
+    """
+
+    def __getattr__(self, name: str) -> object:
+        if _is_special(name):
+            raise AttributeError(name)
+        value = Inert()
+        setattr(self, name, value)
+        return value
+
+    def __call__(self, *values: object, **named: object) -> object:
+        is_decorated = len(values) == 1 and not named and isinstance(values[0], (types.FunctionType, type))
+        return values[0] if is_decorated else Inert()
+
+    def __mro_entries__(self, _: tuple[object, ...]) -> tuple[type, ...]:
+        return (_Base,)
+
+    def __instancecheck__(self, _: object) -> bool:
+        return False
+
+    def __subclasscheck__(self, _: type) -> bool:
+        return False
+
+    def __getitem__(self, _: object) -> Inert:
+        return self
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __enter__(self) -> Inert:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __or__(self, _: object) -> Inert:
+        return self
+
+    def __lt__(self, _: object) -> bool:
+        return False
+
+    __ror__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __truediv__ = __or__
+    __le__ = __gt__ = __ge__ = __lt__
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 class _InertModule(types.ModuleType):
-    """Every attribute is a mock that can be called, entered, subclassed by name only and compared."""
+    """A module of inert values; its version is newer than any that is asked for."""
 
     __path__: list[str] = []  # noqa: RUF012 - import machinery reads it from the module
     __version__ = "99.0"
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__") and name.endswith("__"):
+        if _is_special(name):
             raise AttributeError(name)
-        value = type(name, (), {}) if name[:1].isupper() else MagicMock(name=f"{self.__name__}.{name}")
+        value = Inert()
         setattr(self, name, value)
         return value
 

@@ -15,7 +15,6 @@ from tests.adapters.split_plans import (
     engine,
     load,
     megatron,
-    model,
     together,
 )
 
@@ -64,8 +63,8 @@ def _special() -> dict[str, Plan]:
     plans["fp8-rollout"] = together(replace(load(name), rollout_precision=Precision.FP8), trainer, rollout)
     plans["sandbox"] = together(load(name, reward=RewardKind.SANDBOX), trainer, rollout)
     plans["resident"] = together(
-        load(name), replace(trainer, offload=Offload.NONE, recompute=Recompute.NONE), replace(rollout, idle=EngineIdle.RESIDENT)
-    )  # fmt: skip
+        load(name), replace(trainer, offload=Offload.NONE, recompute=Recompute.NONE), engine(16)
+    )
     plans["cpu-optimizer"] = together(load(name), replace(trainer, offload=Offload.CPU_OPTIMIZER), rollout)
     plans["cpu-optimizer-swap"] = together(
         load(name), replace(trainer, offload=Offload.CPU_OPTIMIZER_STATE_SWAP), rollout
@@ -78,6 +77,3 @@ def _special() -> dict[str, Plan]:
     plans["one-node"] = together(load("qwen3-0.6b"), megatron(8, tp=1), engine(8, tp=1, idle=EngineIdle.SLEEP))
     plans["half-nodes"] = apart(load("qwen3-0.6b"), megatron(4, tp=1), engine(4, tp=1))
     return plans
-
-
-__all__ = ["cases", "model"]
