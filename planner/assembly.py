@@ -106,9 +106,17 @@ def _seconds(
     return seconds
 
 
-def _timeline(
-    placed: Sequence[PlacedStrategy], seconds: dict[Part, float], inputs: PricingInputs, timing: Timing | None
-) -> tuple[Timing, Timeline]:
+def stage_seconds(placed: Sequence[PlacedStrategy], inputs: PricingInputs) -> dict[Part, float]:
+    """Durations and moments of a placed configuration."""
+    costs = {item.worker.name: _price(item, inputs) for item in placed}
+    by_name = {item.worker.name: item for item in placed}
+    return _seconds([_placement(stage, by_name, costs, inputs) for stage in inputs.graph.stages], costs, inputs)
+
+
+def occupied_groups(
+    placed: Sequence[PlacedStrategy], inputs: PricingInputs
+) -> tuple[dict[StageName, tuple[str, ...]], tuple[tuple[str, str], ...]]:
+    """Device groups of each stage, and the pairs of different groups that share GPUs."""
     group_of = {item.worker.name: item.group.id for item in placed}
     occupied = {
         stage.name: tuple(sorted({group_of[w] for w in inputs.graph.workers_of(stage.name)}))
@@ -117,6 +125,13 @@ def _timeline(
     overlapping = tuple(
         (a.group.id, b.group.id) for a in placed for b in placed if a.group.id < b.group.id and a.overlaps(b)
     )
+    return occupied, overlapping
+
+
+def _timeline(
+    placed: Sequence[PlacedStrategy], seconds: dict[Part, float], inputs: PricingInputs, timing: Timing | None
+) -> tuple[Timing, Timeline]:
+    occupied, overlapping = occupied_groups(placed, inputs)
 
     def line(at: Timing) -> Timeline:
         return timeline(inputs.graph, inputs.execution, at, seconds, occupied, overlapping)

@@ -139,6 +139,16 @@ Cluster = Annotated[str | None, _text("cluster", "cluster file (YAML) in place o
 TimeLimit = Annotated[str | None, _text("time_limit", "of the search [60s]")]
 Solver = Annotated[str | None, _text("solver", "auto, cpsat or ilp [auto]")]
 Seed = Annotated[int | None, _integer("seed", "of the search [0]")]
+Staleness = Annotated[int | None, _integer("staleness", "permit so many versions of lag: asynchronous plans [0]")]
+Allow = Annotated[list[str] | None, _text("allow", "partial-rollouts: newer weights may finish a response (streaming)")]
+Fusion = Annotated[str | None, _text("fusion", "stage fusion: none, inter (beside the rollout) or all [inter]")]
+Policy = Annotated[
+    str | None, _text("policy", "order of stages: planned, fifo or sequential [that of the framework; planned]")
+]
+Share = Annotated[list[str] | None, _text("share", "workers that share GPUs, such as actor+reference; repeatable")]
+Apart = Annotated[list[str] | None, _text("apart", "workers that must not share GPUs; repeatable")]
+Fix = Annotated[list[str] | None, _text("fix", "fixed strategy, such as 'actor: tp=8, recompute=full'; repeatable")]
+Alternatives = Annotated[int | None, _integer("alternatives", "list so many other structures [5]")]
 
 # ---------------------------------------------------------------------------------------------- measurements
 

@@ -31,9 +31,10 @@ from planner.domain.stages import WorkerName
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
-from planner.search.pricing import PRICED_AND_REJECTED, PricedWorker, broken_rules, price_worker, reprice
+from planner.search.pricing import PRICED_AND_REJECTED, PricedWorker, PricingInputs, broken_rules, price_worker, reprice
 from planner.search.solve import Solution
 from planner.solving import (
+    TIE_TOLERANCE_RATIO,
     Outcome,
     SearchPart,
     StalenessResult,
@@ -46,6 +47,7 @@ from planner.solving import (
     solve_parts,
 )
 from planner.units import format_seconds_like
+from planner.variation import varying_time_s
 
 SYNCED_WORKERS = frozenset({WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE})
 MEAN_RESPONSE = "mean response"
@@ -170,7 +172,7 @@ def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tup
     while True:
         pool = Pool(name=node.gpu.id, node=node, num_nodes=num_nodes, usd_per_gpu_hour=request.open_usd_per_gpu_hour)
         cluster = Cluster(pools=(pool,))
-        inputs = make_inputs(request.workload, cluster, rules, IN_STEP)
+        inputs = make_inputs(request.workload, cluster, rules, IN_STEP, request.limits.fixed)
         suspects = [price_worker(worker, pool, inputs) for worker in inputs.graph.workers if worker.name in lacking]
         if num_nodes < MAX_OPEN_NODES and lacking_workers(suspects):
             num_nodes *= 2
@@ -268,6 +270,11 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
     assembled = assemble(placed, outcome.inputs, solution.timing)
     _confirm(assembled, solution)
     result = outcome.result
+    assembled, gain = _plain_if_as_good(placed, outcome.inputs, assembled)
+    value = result.value
+    if result.unit != "GPUs":
+        # Everything else is proportional to the time.
+        value *= assembled.time_s / solution.time_s
     rejected: dict[str, float] = {}
     for item in outcome.priced:
         for reason, count in item.rejected:
@@ -283,7 +290,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
         cluster=cluster,
         limits=request.limits,
         objective_unit=result.unit,
-        objective_value=result.value,
+        objective_value=value,
         bound=result.bound,
         device_groups=assembled.device_groups,
         placements=assembled.placements,
@@ -301,22 +308,65 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
             for item in result.alternatives
         ),
         frameworks=(),
-        assumptions=_with_sensitivity(request, cluster, outcome, solution, placed),
+        assumptions=(
+            *_with_sensitivity(request, cluster, outcome, solution, placed),
+            *gain,
+            *_off_policy(request, outcome),
+        ),
         execution=assembled.execution,
         period_s=assembled.time_s if assembled.execution.is_asynchronous else None,
-        staleness_gains=tuple(_gain(step) for step in outcome.by_staleness),
+        staleness_gains=tuple(_gain(step, cluster, request.limits.seed) for step in outcome.by_staleness),
     )
     plan = _judged(plan)
     return replace(plan, run=_run_report(start, outcome.first_s))
 
 
-def _gain(step: StalenessResult) -> StalenessGain:
+def _plain_if_as_good(
+    placed: tuple[PlacedStrategy, ...], inputs: PricingInputs, fused: Assembled
+) -> tuple[Assembled, tuple[Assumption, ...]]:
+    """The same placement without fusion where that is as good, else what fusion saves."""
+    if not fused.execution.fusions:
+        return fused, ()
+    plain = assemble(placed, replace(inputs, execution=replace(inputs.execution, fusions=())), None)
+    if plain.time_s <= fused.time_s * (1.0 + TIE_TOLERANCE_RATIO):
+        return plain, ()
+    saved_s = plain.time_s - fused.time_s
+    return fused, (
+        Assumption(
+            what="stage fusion",
+            value=" and ".join(fusion.value for fusion in fused.execution.fusions),
+            source="default",
+            effect=f"saves {format_seconds_like(saved_s, plain.time_s)} ({saved_s / plain.time_s:.0%}) "
+            "with this placement; --fusion none plans without",
+        ),
+    )
+
+
+def _off_policy(request: PlanRequest, outcome: Outcome) -> tuple[Assumption, ...]:
+    """What staleness makes necessary."""
+    if outcome.inputs.workload.needs_old_logprob == request.workload.needs_old_logprob:
+        return ()
+    return (
+        Assumption(
+            what="old log-probs",
+            value="recomputed by the trainer",
+            source="staleness: updates are off-policy",
+            effect="the correction for off-policy responses needs them",
+        ),
+    )
+
+
+def _gain(step: StalenessResult, cluster: Cluster, seed: int) -> StalenessGain:
     found = step.result.solution
+    varying = None
+    if found is not None:
+        placed = place(found, step.part.priced, cluster)
+        varying = varying_time_s(placed, step.part.inputs, found.timing, seed=seed)
     return StalenessGain(
         staleness=step.staleness,
         mode=ExecutionMode.SYNCHRONOUS.value if found is None else found.execution.mode.value,
         time_s=None if found is None else found.time_s,
-        varying_time_s=None,
+        varying_time_s=varying,
         is_permitted=step.is_permitted,
         num_gpus=0 if found is None else found.num_gpus,
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from planner.cost.jobs import host_stage_s
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.fixed import FixedField
 from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import Limits, Status
@@ -95,17 +96,19 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     most = _max_staleness(request.limits, rules)
     if not most:
         return Outcome(parts=in_step, chosen=part, result=result, first_s=priced_s + result.time_to_first_s)
+    # Near-equal plans and alternatives are only looked for where they are shown.
+    exact = replace(limits, tie_tolerance_ratio=0.0, num_alternatives=0)
     first = StalenessResult(staleness=0, is_permitted=True, part=part, result=result)
     steps, refused, parts = [first], list[StalenessResult](), list(in_step)
     for staleness in sorted({*(step for step in STALENESS_STEPS if step < most), most}):
         executions = asynchronous_executions(staleness, request.limits, rules)
         ahead = tuple(shop.part(e) for e in executions if _is_permitted(e, request.limits))
         parts += ahead
-        steps.append(_step(staleness, ahead, rules, limits, steps[-1]))
+        steps.append(_step(staleness, ahead, rules, exact, steps[-1]))
         other = tuple(shop.part(e) for e in executions if not _is_permitted(e, request.limits) and staleness == most)
         if other:
-            refused.append(replace(_step(staleness, other, rules, limits, steps[-1]), is_permitted=False))
-    return _least_stale(tuple(parts), steps, refused, priced_s)
+            refused.append(replace(_step(staleness, other, rules, exact, steps[-1]), is_permitted=False))
+    return _least_stale(tuple(parts), steps, refused, priced_s, rules, limits)
 
 
 def _step(
@@ -133,11 +136,20 @@ def _step(
 
 
 def _least_stale(
-    parts: tuple[SearchPart, ...], steps: list[StalenessResult], refused: list[StalenessResult], priced_s: float
+    parts: tuple[SearchPart, ...],
+    steps: list[StalenessResult],
+    refused: list[StalenessResult],
+    priced_s: float,
+    rules: FrameworkRules | None,
+    limits: SearchLimits,
 ) -> Outcome:
     """The outcome with the least staleness that is as good as any, and the bound of all that is permitted."""
     best = steps[-1].result
     chosen = next(step for step in steps if step.result.value <= best.value * (1.0 + TIE_TOLERANCE_RATIO))
+    if chosen.part.inputs.execution.is_asynchronous:
+        part, shown = solve_parts((chosen.part,), rules, limits)
+        if shown.solution is not None:
+            chosen = replace(chosen, part=part, result=replace(shown, bound=min(shown.bound, chosen.result.bound)))
     status = chosen.result.status
     if status is Status.OPTIMAL and best.status is not Status.OPTIMAL:
         status = Status.FEASIBLE
@@ -227,7 +239,7 @@ class _Shop:
     def part(self, execution: Execution) -> SearchPart:
         """The search problem of one execution."""
         if execution not in self._parts:
-            inputs = make_inputs(self.request.workload, self.cluster, self.rules, execution)
+            inputs = make_inputs(self.request.workload, self.cluster, self.rules, execution, self.request.limits.fixed)
             priced = tuple(
                 self.price(worker, pool, inputs) for worker in inputs.graph.workers for pool in self.cluster.pools
             )
@@ -236,7 +248,7 @@ class _Shop:
         return self._parts[execution]
 
     def has_options(self, name: WorkerName, execution: Execution) -> bool:
-        inputs = make_inputs(self.request.workload, self.cluster, self.rules, execution)
+        inputs = make_inputs(self.request.workload, self.cluster, self.rules, execution, self.request.limits.fixed)
         if not inputs.graph.has_worker(name):
             return True
         worker = inputs.graph.worker(name)
@@ -258,7 +270,11 @@ class _Shop:
 
 
 def make_inputs(
-    workload: Workload, cluster: Cluster, rules: FrameworkRules | None, execution: Execution
+    workload: Workload,
+    cluster: Cluster,
+    rules: FrameworkRules | None,
+    execution: Execution,
+    fixed: tuple[FixedField, ...] = (),
 ) -> PricingInputs:
     """What all workers of one part share. Off-policy updates compare with log-probs of the policy before them."""
     if execution.is_asynchronous and not workload.needs_old_logprob:
@@ -272,6 +288,7 @@ def make_inputs(
         rules=rules,
         across_sizes=rules is None or not rules.shared_workers_use_whole_group,
         execution=execution,
+        fixed=fixed,
     )
 
 

@@ -8,6 +8,7 @@ from math import fsum
 
 from planner.domain.bands import Band
 from planner.domain.execution import IN_STEP, Execution, Fusion, SchedulingPolicy
+from planner.domain.fixed import FixedField
 from planner.domain.hardware import Cluster
 from planner.domain.links import StageLinks
 from planner.domain.stages import Role, StageName, WorkerName
@@ -57,6 +58,8 @@ class Limits:
     """Sets of workers that have to sit on one device group."""
     must_not_share: tuple[tuple[WorkerName, ...], ...] = ()
     """Sets of workers of which no two may meet on a GPU."""
+    fixed: tuple[FixedField, ...] = ()
+    """What the search must leave as it is."""
     num_alternatives: int = 5
     time_limit_s: float = 60.0
     solver: str = "auto"

@@ -102,6 +102,14 @@ class WorkloadSpec:
     time_limit: str | None = None
     solver: str | None = None
     seed: int | None = None
+    staleness: int | None = None
+    allow: tuple[str, ...] = ()
+    fusion: str | None = None
+    policy: str | None = None
+    share: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    fix: tuple[str, ...] = ()
+    alternatives: int | None = None
     prices: tuple[str, ...] = ()
     strategies: tuple[WorkerSpec, ...] = ()
     file: str = ""
@@ -153,6 +161,14 @@ PLACES: dict[str, tuple[str, str]] = {
     "time_limit": ("--time-limit", "limits.time_limit"),
     "solver": ("--solver", "limits.solver"),
     "seed": ("--seed", "limits.seed"),
+    "staleness": ("--staleness", "limits.staleness"),
+    "allow": ("--allow", "limits.allow"),
+    "fusion": ("--fusion", "limits.fusion"),
+    "policy": ("--policy", "limits.policy"),
+    "share": ("--share", "limits.share"),
+    "apart": ("--apart", "limits.apart"),
+    "fix": ("--fix", "limits.fix"),
+    "alternatives": ("--alternatives", "limits.alternatives"),
     "prices": ("--price", "prices"),
     "strategies": ("strategies", "strategies"),
 }

@@ -20,6 +20,7 @@ from planner.domain.request import PlanRequest
 from planner.domain.workload import Reward, RewardKind, Workload
 from planner.errors import InvalidInputError, nearest
 from planner.files.gpus import Hardware, read_hardware
+from planner.files.permissions import read_permissions
 from planner.files.problems import Problems
 from planner.files.spec import WorkloadSpec
 from planner.units import Dimension, parse
@@ -450,7 +451,16 @@ def _read_limits(reader: _Reader, hardware: Hardware | None) -> Limits:
         _require_prices(reader, hardware)
     max_gpus = reader.count("max_gpus", None, 10**6, "", "")
     time_limit = reader.quantity("time_limit", Dimension.TIME)
+    permitted = read_permissions(spec, reader.problems)
     return Limits(
+        max_staleness=permitted.max_staleness,
+        allow_partial_rollouts=permitted.allow_partial_rollouts,
+        fusions=permitted.fusions,
+        policy=permitted.policy,
+        must_share=permitted.must_share,
+        must_not_share=permitted.must_not_share,
+        fixed=permitted.fixed,
+        num_alternatives=permitted.num_alternatives,
         objective=objective or Objective.TIME,
         max_iteration_s=deadline_s / steps if deadline_s and steps else None,
         max_gpus=max_gpus,

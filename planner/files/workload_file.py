@@ -139,6 +139,14 @@ class LimitsFile(_Section):
         default=None, description="auto (own exact enumeration, CP-SAT where it grows large), cpsat or ilp."
     )
     seed: int | None = None
+    staleness: int | None = Field(default=None, description="Largest version lag that is permitted; 0: synchronous.")
+    allow: list[Name] = Field(default=[], max_length=8, description="partial-rollouts.")
+    fusion: Name | None = Field(default=None, description="Stage fusion: none, inter or all.")
+    policy: Name | None = Field(default=None, description="Order of stages: planned, fifo or sequential.")
+    share: list[Name] = Field(default=[], max_length=8, description="Workers that share GPUs, such as actor+reference.")
+    apart: list[Name] = Field(default=[], max_length=8, description="Workers of which no two meet on a GPU.")
+    fix: list[Name] = Field(default=[], max_length=8, description="Fixed strategies, such as 'actor: tp=8, pp=2'.")
+    alternatives: int | None = Field(default=None, description="Other structures that are listed.")
 
 
 class WorkerFile(_Section):
@@ -208,7 +216,9 @@ class WorkloadFile(_Section):
             rollout_precision=self.precision.rollout, lora_rank=self.lora, objective=limits.objective,
             deadline=limits.deadline, steps=limits.steps, budget=limits.budget, max_gpus=limits.max_gpus,
             memory_margin=limits.memory_margin, framework=limits.framework, time_limit=limits.time_limit,
-            solver=limits.solver, seed=limits.seed, prices=tuple(self.prices),
+            solver=limits.solver, seed=limits.seed, staleness=limits.staleness, allow=tuple(limits.allow),
+            fusion=limits.fusion, policy=limits.policy, share=tuple(limits.share), apart=tuple(limits.apart),
+            fix=tuple(limits.fix), alternatives=limits.alternatives, prices=tuple(self.prices),
             strategies=tuple(worker.to_spec() for worker in self.strategies), file=file,
         )  # fmt: skip
 

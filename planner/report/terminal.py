@@ -25,6 +25,7 @@ from planner.report.facts import (
     whole_cost_words,
 )
 from planner.report.pictures import memory_bars, timeline
+from planner.report.staleness import staleness_table
 from planner.report.words import (
     MISFIT,
     arrangement,
@@ -123,6 +124,7 @@ def render(plan: Plan, *, width: int = MAX_WIDTH, has_pictures: bool = False) ->
     sections += _section("Device groups", _device_groups(plan))
     sections += _section("Stages", _stages(plan))
     sections += _section("Timeline", timeline(plan, width - _INDENT))
+    sections += _section("What staleness buys", staleness_table(plan))
     sections += _section("GPU memory at each stage's worst instant", _gpu_memory(plan))
     if has_pictures:
         sections += _section("GPU memory against the device", memory_bars(plan, width - _INDENT))

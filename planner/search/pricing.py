@@ -14,6 +14,7 @@ from planner.cost.training import price_trainer
 from planner.cost.trunk import weight_copy_bytes, within_trunk
 from planner.cost.worker import Site, WorkerCosts
 from planner.domain.execution import IN_STEP, Execution
+from planner.domain.fixed import FixedField
 from planner.domain.framework import (
     ONE_BACKEND_WORKERS,
     FrameworkRules,
@@ -51,6 +52,7 @@ class PricingInputs:
     cross_pool_total_bytes_per_s: float | None = None
     """Of all GPUs together; None for no limit."""
     execution: Execution = IN_STEP
+    fixed: tuple[FixedField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +259,17 @@ def _trainer_facts(worker: Worker, pool: Pool, inputs: PricingInputs) -> Trainer
 
 
 def _enumerate(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
+    """Candidates of a worker, without those that differ from what the user fixed; rejections by reason."""
+    table, rejected = _candidates(worker, pool, inputs)
+    for item in inputs.fixed:
+        if item.worker is worker.name:
+            kept = np.flatnonzero(item.allows(table))
+            rejected = (*rejected, (f"fixed by the user: {item}", len(table) - len(kept)))
+            table = table.take(kept)
+    return table, rejected
+
+
+def _candidates(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
     workload, rules = inputs.workload, inputs.rules
     if worker.kind is StageKind.GENERATION:
         rollout = enumerate_rollout(

@@ -14,6 +14,7 @@ from planner.cost.worker import Moment
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.plan import ScheduledStage
 from planner.domain.stages import StageGraph, StageKind, StageName
+from planner.domain.strategy import FloatArray
 from planner.search.timing import (
     ASSESSING,
     GATHERED_FREE_RATIO,
@@ -127,6 +128,58 @@ def _check_exclusive(items: Sequence[ScheduledStage], overlapping: set[frozenset
             apart = first.end_s <= second.start_s or second.end_s <= first.start_s
             if not apart and _share(first.device_groups, second.device_groups, overlapping):
                 raise ValueError(f"{first.stage.value} and {second.stage.value} overlap on the same GPUs")
+
+
+def mean_time_s(
+    graph: StageGraph,
+    execution: Execution,
+    timing: Timing,
+    seconds: Mapping[Part, FloatArray],
+    groups: Groups,
+    overlapping: Sequence[tuple[str, str]],
+    *,
+    warm_up: int,
+) -> float:
+    """Mean seconds per iteration when the seconds of every batch are given, arrays of shape (num_batches,).
+
+    Asynchronous batches wait for each other as `timing` says; the first `warm_up` of them do not count.
+    """
+    num_batches = len(next(iter(seconds.values())))
+    if not execution.is_asynchronous:
+        batches = ({part: float(values[i]) for part, values in seconds.items()} for i in range(num_batches))
+        return sum(timeline(graph, execution, timing, b, groups, overlapping).time_s for b in batches) / num_batches
+    streams = execution.mode is ExecutionMode.STREAMING
+    duration_s = {stage.name: seconds[stage.name, None] for stage in graph.stages}
+    if streams:
+        duration_s[StageName.ROLLOUT] = seconds[StageName.ROLLOUT, Moment.LONGEST_RESPONSE]
+    waits = _waits(graph, execution, timing, groups, _pairs(overlapping))
+    mean = {name: float(values.mean()) for name, values in duration_s.items()}
+    period_s = _shortest_period_s(waits, mean)
+    steady = _starts(waits, mean, period_s * (1.0 + _ROUNDING))
+    assert steady is not None
+    end = {name: [0.0] * num_batches for name in duration_s}
+    ranks = {name: i for i, name in enumerate(_sorted_by_graph(graph, timing))}
+    by_time = sorted(
+        ((steady[name] + i * period_s, ranks[name], name, i) for name in duration_s for i in range(num_batches)),
+    )
+    before: dict[StageName, list[_Wait]] = {name: [] for name in duration_s}
+    for wait in waits:
+        before[wait.after].append(wait)
+    busy_until = 0.0
+    for _, _, name, i in by_time:
+        ready = max(
+            (end[w.before][i - w.batches] for w in before[name] if 0 <= i - w.batches < num_batches), default=0.0
+        )
+        if streams and name is StageName.ROLLOUT:
+            # Engines take up a batch when they have worked off the one before, interrupted by its sync.
+            busy_until = max(busy_until, ready) + float(
+                seconds[name, None][i] + seconds[StageName.WEIGHT_SYNC, None][i]
+            )
+            ready = max(ready, busy_until - float(duration_s[name][i]))
+        end[name][i] = ready + float(duration_s[name][i])
+    ends = end[StageName.WEIGHT_SYNC]
+    last = num_batches - 1 - (0 if timing.lead is None else timing.lead.num_batches)
+    return (ends[last] - ends[warm_up]) / (last - warm_up)
 
 
 # ---------------------------------------------------------------------------------------------- fused

@@ -1,0 +1,160 @@
+"""Limits on how a plan may run its stages: overlap, order, sharing, and what is fixed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from planner.domain.execution import Fusion, SchedulingPolicy
+from planner.domain.fixed import ENGINE_FIELDS, ENUMERATED, TRAINER_FIELDS, FixedField
+from planner.domain.stages import WorkerName
+from planner.errors import InvalidInputError, nearest
+from planner.files.problems import Problems
+from planner.files.spec import WorkloadSpec
+
+MAX_STALENESS = 64
+MAX_ALTERNATIVES = 50
+PARTIAL_ROLLOUTS = "partial-rollouts"
+FUSIONS: dict[str, tuple[Fusion, ...]] = {
+    "none": (),
+    "inter": (Fusion.INTER_STAGE,),
+    "all": (Fusion.INTER_STAGE, Fusion.INTRA_STAGE),
+}
+WORKERS: dict[str, WorkerName] = {
+    "rollout": WorkerName.ROLLOUT_ENGINE,
+    "actor": WorkerName.ACTOR_TRAINER,
+    "reference": WorkerName.REFERENCE,
+    "critic": WorkerName.CRITIC_TRAINER,
+    "reward": WorkerName.REWARD_MODEL,
+} | {name.value: name for name in WorkerName}
+"""Short and full names of workers."""
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What `planner.domain.plan.Limits` takes over."""
+
+    max_staleness: int
+    allow_partial_rollouts: bool
+    fusions: tuple[Fusion, ...]
+    policy: SchedulingPolicy | None
+    must_share: tuple[tuple[WorkerName, ...], ...]
+    must_not_share: tuple[tuple[WorkerName, ...], ...]
+    fixed: tuple[FixedField, ...]
+    num_alternatives: int
+
+
+def read_permissions(spec: WorkloadSpec, problems: Problems) -> Permissions:
+    """The permissions that a spec gives, noting every problem."""
+    return Permissions(
+        max_staleness=_count(spec, problems, "staleness", 0, MAX_STALENESS) or 0,
+        allow_partial_rollouts=_allows_partial_rollouts(spec, problems),
+        fusions=FUSIONS[_choice(spec, problems, "fusion", tuple(FUSIONS)) or "inter"],
+        policy=_policy(spec, problems),
+        must_share=_worker_sets(spec, problems, "share"),
+        must_not_share=_worker_sets(spec, problems, "apart"),
+        fixed=tuple(item for text in spec.fix for item in _fixed(spec, problems, text)),
+        num_alternatives=_given(_count(spec, problems, "alternatives", 0, MAX_ALTERNATIVES), 5),
+    )
+
+
+def _given(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _fail(spec: WorkloadSpec, problems: Problems, name: str, message: str, accepted: str, near: str = "") -> None:
+    problems.add(InvalidInputError(message, where=spec.place(name), accepted=accepted, suggestion=near))
+
+
+def _count(spec: WorkloadSpec, problems: Problems, name: str, least: int, most: int) -> int | None:
+    value: int | None = getattr(spec, name)
+    if value is not None and not least <= value <= most:
+        _fail(spec, problems, name, f"{value} is out of range", f"an integer from {least} to {most}")
+        return None
+    return value
+
+
+def _choice(spec: WorkloadSpec, problems: Problems, name: str, known: tuple[str, ...]) -> str | None:
+    value: str | None = getattr(spec, name)
+    if value is None or value.lower() in known:
+        return None if value is None else value.lower()
+    near = nearest(value, known)
+    _fail(spec, problems, name, f"{value[:_SHOWN]!r} is not known", ", ".join(known), near)
+    return None
+
+
+def _policy(spec: WorkloadSpec, problems: Problems) -> SchedulingPolicy | None:
+    value = _choice(spec, problems, "policy", tuple(policy.value for policy in SchedulingPolicy))
+    return None if value is None else SchedulingPolicy(value)
+
+
+def _allows_partial_rollouts(spec: WorkloadSpec, problems: Problems) -> bool:
+    given = [item.strip().lower() for text in spec.allow for item in text.split(",")]
+    for item in given:
+        if item != PARTIAL_ROLLOUTS:
+            _fail(spec, problems, "allow", f"{item[:_SHOWN]!r} is not known", PARTIAL_ROLLOUTS)
+    allowed = PARTIAL_ROLLOUTS in given
+    if allowed and not spec.staleness:
+        _fail(spec, problems, "allow", "partial rollouts need a staleness of at least 1", "--staleness 1 or more")
+    return allowed
+
+
+def _worker(spec: WorkloadSpec, problems: Problems, name: str, text: str) -> WorkerName | None:
+    found = WORKERS.get(" ".join(text.lower().split()))
+    if found is None:
+        known = tuple(WORKERS)
+        _fail(spec, problems, name, f"{text[:_SHOWN]!r} is no worker", ", ".join(known[:5]), nearest(text, known))
+    return found
+
+
+def _worker_sets(spec: WorkloadSpec, problems: Problems, name: str) -> tuple[tuple[WorkerName, ...], ...]:
+    result = []
+    for text in getattr(spec, name):
+        members = [_worker(spec, problems, name, part) for part in text.split("+")]
+        distinct = tuple(worker for worker in WorkerName if worker in members)
+        if None not in members and len(distinct) < 2:
+            _fail(spec, problems, name, f"{text[:_SHOWN]!r} names one worker", "two or more, such as actor+reference")
+        elif None not in members:
+            result.append(distinct)
+    return tuple(result)
+
+
+def _fixed(spec: WorkloadSpec, problems: Problems, text: str) -> list[FixedField]:
+    """`'actor: tp=8, recompute=full'`"""
+    head, colon, rest = text.partition(":")
+    example = "such as 'actor: tp=8, recompute=full'"
+    if not colon:
+        _fail(spec, problems, "fix", f"{text[:_SHOWN]!r} names no worker", example)
+        return []
+    worker = _worker(spec, problems, "fix", head)
+    if worker is None:
+        return []
+    known = ENGINE_FIELDS if worker is WorkerName.ROLLOUT_ENGINE else TRAINER_FIELDS
+    result = []
+    for part in rest.replace(",", " ").split():
+        field, _, value = part.partition("=")
+        if field not in known:
+            _fail(
+                spec, problems, "fix", f"{field[:_SHOWN]!r} is no field of the {worker.value}", ", ".join(known),
+                nearest(field, known),
+            )  # fmt: skip
+        elif field in ENUMERATED and value not in ENUMERATED[field]:
+            choices = ENUMERATED[field]
+            message = f"{field} {value[:_SHOWN]!r} is not known"
+            _fail(spec, problems, "fix", message, ", ".join(choices), nearest(value, choices))
+        elif field not in ENUMERATED and not _is_number(value):
+            _fail(spec, problems, "fix", f"{field} {value[:_SHOWN]!r} is no number above 0", example)
+        else:
+            result.append(FixedField(worker=worker, field=field, value=value))
+    if not rest.split():
+        _fail(spec, problems, "fix", f"{text[:_SHOWN]!r} fixes nothing", example)
+    return result
+
+
+def _is_number(text: str) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(value) and value > 0
