@@ -12,6 +12,7 @@ from planner.errors import InvalidInputError, nearest
 
 IMPORTERS: dict[str, str] = {
     "verl": "planner.adapters.verl_import",
+    "openrlhf": "planner.adapters.openrlhf_import",
 }
 """In the order in which `auto` asks them. A module is imported only when it is asked."""
 
