@@ -14,12 +14,13 @@ from planner.errors import InvalidInputError
 MARK = "SHA-256 of the lines above, as rlplan wrote them: "
 MAX_BYTES = 2**20
 """No exported file is larger."""
+_DIGEST_LENGTH = 64
 
 
 def marked(text: str, *, before: str = "# ", after: str = "") -> str:
     """`text`, which ends with a line feed, and a last line by which `publish` knows an export that nobody has changed.
 
-    `before` and `after` make that line a comment in the language of the file.
+    `before` and `after` make that line a comment in the language of the file, or the last entry of a JSON object.
     """
     return f"{text}{before}{MARK}{_digest(text.encode())}{after}\n"
 
@@ -87,8 +88,8 @@ def _is_untouched(path: Path) -> bool:
     body, mark, rest = path.read_bytes().rpartition(MARK.encode())
     lines, line_feed, _ = body.rpartition(b"\n")
     # Nothing may follow the mark but the end of its comment.
-    digest = rest.split(b" ")[0].removesuffix(b"\n")
-    is_last = rest[len(digest) :] in (b"\n", b" -->\n")
+    digest, end = rest[:_DIGEST_LENGTH], rest[_DIGEST_LENGTH:]
+    is_last = end in (b"\n", b" -->\n", b'"}\n')
     return bool(mark) and is_last and digest.decode("ascii", "replace") == _digest(lines + line_feed)
 
 

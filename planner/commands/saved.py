@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from planner import cli_options as opt
@@ -42,7 +44,24 @@ def diff(before: opt.Before, after: opt.After, as_json: opt.AsJson = False) -> N
         raise typer.Exit(DifferenceError.exit_code)
 
 
-def export(file: opt.PlanFile, to: opt.Target, directory: opt.Directory) -> None:
+WithRay = Annotated[bool, typer.Option("--ray", help="add placement groups for Ray: ray_bundles.json")]
+LauncherName = Annotated[
+    str | None,
+    typer.Option("--launcher", metavar="NAME", help="add a job file for the nodes: skypilot, kuberay or slurm"),
+]
+Image = Annotated[
+    str | None, typer.Option("--image", metavar="IMAGE", help="container image for the job file; KubeRay needs one")
+]
+
+
+def export(
+    file: opt.PlanFile,
+    to: opt.Target,
+    directory: opt.Directory,
+    ray: WithRay = False,
+    launcher: LauncherName = None,
+    image: Image = None,
+) -> None:
     """Write the files that start exactly this plan in a framework."""
     if to.lower() not in opt.EXPORTS:
         raise InvalidInputError(
@@ -51,8 +70,9 @@ def export(file: opt.PlanFile, to: opt.Target, directory: opt.Directory) -> None
             accepted=", ".join(opt.EXPORTS),
             suggestion=nearest(to, opt.EXPORTS),
         )
-    from planner.adapters.registry import export_plan
+    from planner.adapters.cluster_files import export_with_cluster_files
     from planner.files.plan import read_plan
 
-    for path in export_plan(to.lower(), read_plan(file), directory):
+    plan = read_plan(file)
+    for path in export_with_cluster_files(to.lower(), plan, directory, with_ray=ray, launcher=launcher, image=image):
         print(printable(str(path)))
