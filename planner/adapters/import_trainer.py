@@ -24,6 +24,7 @@ from planner.domain.strategy import (
 USUAL_NODE = 8
 USUAL_GPU_BYTES = 80e9
 """For fractions of GPU memory that a framework counts otherwise than a plan, before the GPU is known."""
+_MODEL_KEYS = ("path", "model_name", "hf-checkpoint")
 TINY_KL = 1e-9
 """A coefficient of 0 where the reference is loaded and run all the same."""
 
@@ -181,6 +182,17 @@ def node_shape(num_gpus: int, per_node: Iterable[int]) -> tuple[int, int]:
         return 1, num_gpus
     size = largest if largest >= USUAL_NODE else USUAL_NODE
     return math.ceil(num_gpus / size), size
+
+
+def settled(values: Values) -> tuple[Finding, ...]:
+    """The findings of a reading; without the errors where a number that they compare is not known yet.
+
+    Which model it is decides no such comparison: those names end like the keys of models.
+    """
+    open_numbers = [name for name in values.unresolved if not name.endswith(_MODEL_KEYS)]
+    if not open_numbers:
+        return tuple(values.findings)
+    return tuple(item for item in values.findings if item.severity is not Severity.ERROR)
 
 
 def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
+from planner.adapters.import_retry import with_environment
 from planner.adapters.import_source import Source
 from planner.adapters.imported import Imported
 from planner.adapters.shell_script import shown
@@ -13,6 +14,7 @@ from planner.errors import InvalidInputError, nearest
 IMPORTERS: dict[str, str] = {
     "verl": "planner.adapters.verl_import",
     "openrlhf": "planner.adapters.openrlhf_import",
+    "slime": "planner.adapters.slime_import",
 }
 """In the order in which `auto` asks them. A module is imported only when it is asked."""
 
@@ -44,6 +46,7 @@ def import_source(source: Source, framework: str = "auto") -> Imported:
 
     Raises InvalidInputError when none does.
     """
+    source = with_environment(source)
     if framework != "auto":
         return importer(framework).read(source)
     for name in IMPORTERS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.adapters.hydra import Config, parse_value
 from planner.adapters.import_flags import read_arguments, stray_findings
 from planner.adapters.import_source import Source
-from planner.adapters.import_trainer import by_severity
+from planner.adapters.import_trainer import by_severity, settled
 from planner.adapters.import_values import Values
 from planner.adapters.imported import Imported
 from planner.adapters.openrlhf_import_flags import apply, load_tables, spelled, version_of
@@ -63,7 +63,7 @@ def read(source: Source) -> Imported:
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
         settings=tuple(values.settings),
-        findings=by_severity((*source.findings, *found, *strays, *values.findings)),
+        findings=by_severity((*source.findings, *found, *strays, *settled(values))),
         knobs=knobs(plan.workers, is_dynamic=values.flag("train.dynamic_batch_enable")),
         unresolved=values.unresolved,
     )
