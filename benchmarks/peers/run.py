@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from planner.errors import DifferenceError, RlplanError
+from planner.report.baselines import relative_words
 
 INSTANCES = Path(__file__).parent / "instances"
 
@@ -134,7 +135,7 @@ def print_row(row: InstanceRow) -> None:
             print(f"    {peer.name:32} no plan: {peer.problem}")
             continue
         print(
-            f"    {peer.name:32} {peer.relative - 1:+8.1%}  {peer.verdict:9} found after {peer.found_after_s:6.2f} s "
+            f"    {peer.name:32} {relative_words(peer.relative):>8}  {peer.verdict:9} found after {peer.found_after_s:6.2f} s "
             f"of {peer.took_s:6.2f} s, {peer.evaluations:9,} looked at  {peer.structure}"
         )
     for name in row.impossible:
@@ -155,10 +156,10 @@ def print_markdown(rows: list[InstanceRow]) -> None:
     print(f"\n| instance | rlplan | {' | '.join(names)} |\n|{'---|' * (2 + len(names))}")
     for row in rows:
         cells = {
-            peer.name: "none" if peer.relative is None else f"{peer.relative - 1:+.1%} ({peer.took_s:.2g} s)"
+            peer.name: "none" if peer.relative is None else f"{relative_words(peer.relative)} ({peer.took_s:.2g} s)"
             for peer in row.peers
         }
-        print(f"| {row.name} | {row.relative - 1:+.1%} | {' | '.join(cells.get(name, '') for name in names)} |")
+        print(f"| {row.name} | {relative_words(row.relative)} | {' | '.join(cells.get(name, '') for name in names)} |")
 
 
 def main() -> None:
