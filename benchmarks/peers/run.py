@@ -135,8 +135,8 @@ def print_row(row: InstanceRow) -> None:
             print(f"    {peer.name:32} no plan: {peer.problem}")
             continue
         print(
-            f"    {peer.name:32} {relative_words(peer.relative):>8}  {peer.verdict:9} found after {peer.found_after_s:6.2f} s "
-            f"of {peer.took_s:6.2f} s, {peer.evaluations:9,} looked at  {peer.structure}"
+            f"    {peer.name:32} {relative_words(peer.relative):>8}  {peer.verdict:9} found after "
+            f"{peer.found_after_s:6.2f} s of {peer.took_s:6.2f} s, {peer.evaluations:9,} looked at  {peer.structure}"
         )
     for name in row.impossible:
         print(f"    FAULT: {name} is below the proven bound")
