@@ -18,7 +18,7 @@ from planner.errors import InvalidInputError
 Value = bool | int | float | str | None | list["Value"] | dict[str, "Value"]
 
 MAX_DEPTH = 20
-MAX_VALUE = 100_000
+MAX_VALUE = 10_000
 MISSING = "???"
 _KEY = re.compile(r"(\+{0,2}|~)([^=\s'\"\[\]{},]+?)(?:@[^=]*)?(?:=(.*))?", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?\d+(_\d+)*")
@@ -177,9 +177,9 @@ def scalar(text: str) -> Value:
         return None if lowered else ""
     if lowered in ("true", "false"):
         return lowered == "true"
-    if _INTEGER.fullmatch(text) and len(text) < 20:
+    if len(text) < 20 and _INTEGER.fullmatch(text):
         return int(text)
-    if (_FLOAT.fullmatch(text) and len(text) < 40) or lowered in ("inf", "-inf", "nan"):
+    if (len(text) < 40 and _FLOAT.fullmatch(text)) or lowered in ("inf", "-inf", "nan"):
         return float(text)
     return text
 

@@ -40,6 +40,8 @@ class Tables:
     since: tuple[tuple[str, str], ...]
     open_sections: frozenset[str]
     legal: frozenset[str]
+    composed: frozenset[str]
+    """Legal keys that the composed configuration has already, so that Hydra refuses to add them."""
     sections: frozenset[str]
     """Prefixes of legal keys."""
 
@@ -49,9 +51,9 @@ def load_tables() -> Tables:
     """The shipped tables, read once."""
     data = yaml.load((DATA / "verl.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     keys = json.loads((DATA / "verl_keys.json").read_text(encoding="utf-8"))
-    legal = frozenset([*keys["common"], *keys["dp"], *keys["megatron"], *data["dataclass_only"], "model_engine"])
+    composed = frozenset([*keys["common"], *keys["dp"], *keys["megatron"]])
     extra = [key for tree in data["entry_defaults"].values() for key in leaves(tree)]
-    legal |= frozenset([*extra, *data["entry_keys"]])
+    legal = composed | frozenset([*extra, *data["entry_keys"], *data["dataclass_only"], "model_engine"])
     sections = frozenset(key.rsplit(".", depth)[0] for key in legal for depth in range(1, key.count(".") + 1))
     return Tables(
         version=data["version"],
@@ -65,6 +67,7 @@ def load_tables() -> Tables:
         since=tuple((item["key"], item["version"]) for item in data["since"]),
         open_sections=frozenset(data["open"]),
         legal=legal,
+        composed=composed,
         sections=sections,
     )
 
@@ -114,7 +117,7 @@ def apply(config: Config, overrides: Sequence[Override], tables: Tables) -> list
             findings.append(_renamed(item, rename, key, tables))
         elif not is_legal(key, tables):
             findings.append(_unknown(item, tables))
-        elif item.operation is Operation.ADD and key in tables.legal and not _has_open_part(key, tables):
+        elif item.operation is Operation.ADD and key in tables.composed and not _has_open_part(key, tables):
             findings.append(_needless_plus(item, old_version, tables))
         if not key:
             continue

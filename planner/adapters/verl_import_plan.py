@@ -80,7 +80,7 @@ def read_plan(values: Values, entry: str, *, is_megatron: bool) -> ReadPlan:
     has_reference = kl > 0 and not lora
     workers = read_workers(
         values, pools, sizes, is_megatron=is_megatron, has_critic=has_critic, has_reference=has_reference,
-        has_reward_model=reward_model is not None, model=model, critic=critic,
+        reward_model=reward_model, model=model, critic=critic,
     )  # fmt: skip
     _say(values, pools, sizes, execution, algorithm, has_reference=has_reference)
     return ReadPlan(

@@ -78,7 +78,7 @@ def read_workers(
     is_megatron: bool,
     has_critic: bool,
     has_reference: bool,
-    has_reward_model: bool,
+    reward_model: str | None,
     model: str | None,
     critic: str | None,
 ) -> tuple[FixedWorker, ...]:
@@ -98,10 +98,10 @@ def read_workers(
             WorkerName.CRITIC_TRAINER, 0, pools.trainer_gpus,
             reader.trainer(CRITIC, "fsdp", pools.trainer_gpus, _is_moe(critic)),
         ))  # fmt: skip
-    if has_reward_model:
+    if reward_model is not None:
         gpus = pools.reward_gpus or pools.trainer_gpus
         start = pools.trainer_gpus + pools.engine_gpus if pools.reward_gpus else 0
-        placed.append((WorkerName.REWARD_MODEL, start, gpus, reader.reward_model(gpus)))
+        placed.append((WorkerName.REWARD_MODEL, start, gpus, reader.reward_model(gpus, _is_moe(reward_model))))
     return tuple(
         FixedWorker(worker=name, pool=pools.pool, first_gpu=start, num_gpus=num_gpus, strategy=strategy)
         for name, start, num_gpus, strategy in placed
@@ -160,7 +160,7 @@ class _Reader:
             idle=EngineIdle.SLEEP if sleeps else EngineIdle.RESIDENT,
         )  # fmt: skip
 
-    def reward_model(self, num_gpus: int) -> TrainerStrategy | None:
+    def reward_model(self, num_gpus: int, is_moe: bool) -> TrainerStrategy | None:
         """A reward model is an inference server: one forward pass with tensor parallelism."""
         values = self.values
         tp = values.whole(f"{REWARD_ROLLOUT}.tensor_model_parallel_size", 2, minimum=1)
@@ -175,8 +175,9 @@ class _Reader:
             values.whole(f"{REWARD_ROLLOUT}.max_num_batched_tokens", 8192, minimum=1), self.sizes.max_tokens
         )  # fmt: skip
         return TrainerStrategy(
-            num_gpus=num_gpus, tp=tp, pp=1, vpp=1, cp=1, context_parallel=ContextParallel.RING, ep=1, etp=tp,
-            sharding=Sharding.DDP, shard_ranks=num_gpus // tp, micro_batch_tokens=tokens, inference_tokens=tokens,
+            num_gpus=num_gpus, tp=tp, pp=1, vpp=1, cp=1, context_parallel=ContextParallel.RING, ep=1,
+            etp=tp if is_moe else 1, sharding=Sharding.DDP, shard_ranks=num_gpus // tp,
+            micro_batch_tokens=tokens, inference_tokens=tokens,
             recompute=Recompute.NONE, offload=Offload.STATE_SWAP if sleeps else Offload.NONE,
         )  # fmt: skip
 

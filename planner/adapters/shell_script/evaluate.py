@@ -6,7 +6,6 @@ is not, both branches are followed and what they disagree on becomes unknown.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -32,7 +31,8 @@ MAX_NESTING = 60
 MAX_CALLS = 25
 MAX_ITERATIONS = 2_000
 MAX_COMMANDS = 5_000
-MAX_BYTES = 512 * 1024
+MAX_WORDS = 10_000
+MAX_BYTES = 2**20
 
 _Status = bool | None
 
@@ -224,6 +224,8 @@ class Shell(Expander):
                 words += self.fields(child)
             elif not child.is_named and index and node.field_name_for_child(index) == "argument":
                 words.append(self.text_of(child))
+            if len(words) > MAX_WORDS:
+                raise InvalidInputError(f"a command has more than {MAX_WORDS:,} words", where=self.place(node))
         return self.start(node, words, environment, heredoc)
 
     def start(
@@ -403,7 +405,8 @@ class Shell(Expander):
 
         The grammar finds only the first expansion of a here-document.
         """
-        quoted = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', text)
+        *parts, last = text.split('"')
+        quoted = "".join(part + "\\" * (len(part) - len(part.rstrip("\\"))) + '\\"' for part in parts) + last
         tree, source = parse(f'text="{quoted}"', place)
         outer, self.source = self.source, source
         assignment = tree.root_node.children[0] if tree.root_node.children else None

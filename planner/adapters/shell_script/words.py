@@ -123,7 +123,9 @@ class Expander:
             yield Piece(_ansi(self.text(node.start_byte + 2, node.end_byte - 1)))
         elif kind == "simple_expansion":
             name = self.text(self.begin(node) + 1, node.end_byte)
-            yield from self._parameter(name, splits=True)
+            # A dollar sign before anything else is only that.
+            is_name = _HEADER.fullmatch(name) is not None
+            yield from self._parameter(name, splits=True) if is_name else [Piece(f"${name}")]
         elif kind == "expansion":
             yield from self._expansion(node, splits=True)
         elif kind == "command_substitution":
