@@ -136,6 +136,12 @@ def frozen(array: npt.ArrayLike) -> FloatArray:
     return result
 
 
+def sealed(array: FloatArray) -> FloatArray:
+    """The array itself, made read-only: for columns that nobody else holds."""
+    array.setflags(write=False)
+    return array
+
+
 class _Table:
     """Columns of equal shape (num_candidates,); subclasses are dataclasses of FloatArray fields."""
 
@@ -146,7 +152,8 @@ class _Table:
 
     def take(self, rows: IntArray | BoolArray | slice) -> Self:
         """The rows that an index, a mask or a slice selects, as a table."""
-        return type(self)(**{f.name: frozen(getattr(self, f.name)[rows]) for f in fields(self)})  # type: ignore[arg-type]
+        # Indexing makes new columns, and a slice of a read-only column is read-only.
+        return type(self)(**{f.name: sealed(getattr(self, f.name)[rows]) for f in fields(self)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

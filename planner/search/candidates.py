@@ -21,7 +21,7 @@ from planner.domain.strategy import (
     Recompute,
     RolloutTable,
     TrainerTable,
-    frozen,
+    sealed,
 )
 from planner.search import space
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
@@ -105,7 +105,7 @@ def _legal_layouts(
 def _joined(tables: Sequence[TrainerTable]) -> TrainerTable:
     """The rows of all tables, in order."""
     columns = {f.name: [getattr(table, f.name) for table in tables] for f in fields(TrainerTable)}
-    return replace(tables[0], **{name: frozen(np.concatenate(parts)) for name, parts in columns.items()})
+    return replace(tables[0], **{name: sealed(np.concatenate(parts)) for name, parts in columns.items()})
 
 
 def _layouts(facts: TrainerFacts, num_nodes: int) -> Iterator[TrainerTable]:
@@ -148,14 +148,14 @@ def _layouts_of(
     shard_ranks = np.where(is_hybrid, np.where(dp_cp > node_ranks, node_ranks, 0.0), dp_cp)
     placeholder = np.zeros_like(num_gpus)
     return TrainerTable(
-        num_gpus=frozen(num_gpus), tp=frozen(tp), pp=frozen(pp), vpp=frozen(vpp), cp=frozen(cp),
-        context_parallel=frozen(
+        num_gpus=sealed(num_gpus), tp=sealed(tp), pp=sealed(pp), vpp=sealed(vpp), cp=sealed(cp),
+        context_parallel=sealed(
             np.array([CONTEXT_PARALLELS.index(c.context_parallel) for c in choices], dtype=np.float64)[index]
         ),
-        ep=frozen(ep), etp=frozen(np.where(etp_is_tp == 1, tp, 1.0)),
-        sharding=frozen(np.array([SHARDINGS.index(c.sharding) for c in choices], dtype=np.float64)[index]),
-        shard_ranks=frozen(shard_ranks), micro_batch_tokens=frozen(placeholder),
-        inference_tokens=frozen(placeholder), recompute=frozen(placeholder), offload=frozen(placeholder),
+        ep=sealed(ep), etp=sealed(np.where(etp_is_tp == 1, tp, 1.0)),
+        sharding=sealed(np.array([SHARDINGS.index(c.sharding) for c in choices], dtype=np.float64)[index]),
+        shard_ranks=sealed(shard_ranks), micro_batch_tokens=sealed(placeholder),
+        inference_tokens=sealed(placeholder), recompute=sealed(placeholder), offload=sealed(placeholder),
     )  # fmt: skip
 
 
@@ -195,7 +195,7 @@ def _cross(layouts: TrainerTable, inner: dict[int, tuple[FloatArray, ...]]) -> T
         "offload": offload,
     }
     outer = layouts.take(index)
-    return replace(outer, **{name: frozen(column) for name, column in inner_columns.items()})
+    return replace(outer, **{name: sealed(column) for name, column in inner_columns.items()})
 
 
 def enumerate_rollout(
@@ -225,8 +225,8 @@ def enumerate_rollout(
     columns = [column[exists] for column in (num_gpus, tp, pp, ep_is_tp, fraction, seqs, idle)]
     num_gpus, tp, pp, ep_is_tp, fraction, seqs, idle = columns
     table = RolloutTable(
-        num_gpus=frozen(num_gpus), tp=frozen(tp), pp=frozen(pp), ep=frozen(np.where(ep_is_tp == 1, tp, 1.0)),
-        engine_fraction=frozen(fraction), max_num_seqs=frozen(seqs), idle=frozen(idle),
+        num_gpus=sealed(num_gpus), tp=sealed(tp), pp=sealed(pp), ep=sealed(np.where(ep_is_tp == 1, tp, 1.0)),
+        engine_fraction=sealed(fraction), max_num_seqs=sealed(seqs), idle=sealed(idle),
     )  # fmt: skip
     rejected: dict[str, int] = {}
     keep = np.full(len(table), True)
