@@ -35,7 +35,7 @@ def prefill_s(
     overheads: Overheads,
     layout: EngineLayout,
     num_prompts: FloatArray,
-    prompt_tokens: float,
+    prompt_tokens: float | FloatArray,
 ) -> FloatArray:
     """Seconds to read `num_prompts` prompts of `prompt_tokens` tokens with one engine; shape (num_candidates,)."""
     num_tokens = num_prompts * prompt_tokens

@@ -105,8 +105,7 @@ def _gathered(
     place = NODE_FRACTIONS.index(_GATHER_LEFT)
     below = np.array([*(fraction < _GATHER_LEFT - 1e-9 for fraction in NODE_FRACTIONS), True])
     moved = slots * _GATHER_LEFT * (GATHER_SHARE - 1.0)
-    context = float(np.max(context_tokens[place]))
-    gather = prefill_s(job.model, formats, node, overheads, layout, moved, context)
+    gather = prefill_s(job.model, formats, node, overheads, layout, moved, context_tokens[place])
     step = decode_step_terms(
         job.model, formats, node, overheads, layout, running[below] * GATHER_SHARE, context_tokens[below]
     )
