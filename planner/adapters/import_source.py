@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.adapters.findings import Finding
+from planner.adapters.import_yaml import read_foreign_yaml
 from planner.adapters.shell_script import Launch, Script, read_script
 from planner.errors import InvalidInputError
-from planner.files.yaml_text import read_yaml
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -58,7 +58,7 @@ def open_source(file: Path, *, given: Mapping[str, str] | None = None, root: Pat
     values = dict(given or {})
     base = (root or file.absolute().parent).resolve()
     if file.suffix.lower() in YAML_SUFFIXES:
-        document = read_yaml(file, kind="configuration")
+        document = read_foreign_yaml(file)
         return Source(file=file, root=base, given=values, script=None, document=document)
     script = read_script(file, given=values, root=base)
     return Source(file=file, root=base, given=values, script=script, document=None)

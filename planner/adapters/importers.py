@@ -13,6 +13,7 @@ from planner.errors import InvalidInputError, nearest
 
 IMPORTERS: dict[str, str] = {
     "verl": "planner.adapters.verl_import",
+    "nemo-rl": "planner.adapters.nemo_rl_import",
     "openrlhf": "planner.adapters.openrlhf_import",
     "slime": "planner.adapters.slime_import",
 }
