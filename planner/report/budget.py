@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from planner.domain.budget import Point, RunTotal, Sweep, SweepHead
+from planner.domain.bands import Band
+from planner.domain.budget import Point, Row, RunTotal, Sweep, SweepHead, run_total
 from planner.domain.plan import Plan, StalenessGain
 from planner.files.plan import Json
 from planner.files.prices import price_words
@@ -131,10 +132,7 @@ def _picks(view: BudgetView) -> Table:
     bands = {(plan.cluster.pools[0].name, plan.cluster.num_gpus): plan.time_band for plan in view.plans}
     shown = [bands.get((row.point.kind, row.point.num_gpus)) for row in rows]
     if any(shown):
-        table.add_row("80% band", *(
-            _NONE if band is None else f"{run.hours * band.low_ratio:,.1f} to {run.hours * band.high_ratio:,.1f} h"
-            for band, run in zip(shown, runs, strict=True)
-        ))  # fmt: skip
+        table.add_row("80% band", *(_band_words(view.sweep.head, *pair) for pair in zip(rows, shown, strict=True)))
     for label, name in (
         ("iterations", "iterations_s"), ("start-up", "startup_s"), ("validation", "validation_s"),
         ("checkpoints", "checkpoint_s"), ("failures", "failure_s"),
@@ -147,6 +145,14 @@ def _picks(view: BudgetView) -> Table:
     table.add_row("proof", *(_proof(entry.entry) for entry in picks))
     table.add_row("layout", *("\n".join(row.layouts) for row in rows))
     return table
+
+
+def _band_words(head: SweepHead, row: Row, band: Band | None) -> str:
+    """Hours of the run at both ends of the error band of an iteration."""
+    if band is None or row.time_s is None:
+        return _NONE
+    ends = [run_total(row, head.rates, None, time_s=row.time_s * r).hours for r in (band.low_ratio, band.high_ratio)]
+    return f"{ends[0]:,.1f} to {ends[1]:,.1f} h"
 
 
 def _proof(entry: Entry) -> str:
