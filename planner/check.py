@@ -24,6 +24,8 @@ from planner.pipeline import estimate, make_plan
 MIN_GAIN_RATIO = 0.01
 """Smaller gains are within what the cost model can tell apart."""
 MAX_CHANGES = 8
+GPU_MEMORY = "of GPU memory needed"
+"""How the pipeline says that a stage needs more GPU memory than the margin leaves."""
 _DEGREES = ("tp", "pp", "cp", "ep", "etp")
 _FRACTIONS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
 _MAX_SEQS = 4096
@@ -57,6 +59,8 @@ class CheckView:
     why_not: str
     problems: tuple[str, ...]
     """Rules of the cost model and of the framework that the configuration breaks."""
+    above_margin: tuple[str, ...]
+    """Stages that would run, but use memory that `--memory-margin` keeps free."""
     worst: Placement | None
     """The stage that comes closest to the limit of GPU memory."""
     verdict: Verdict | None
@@ -74,7 +78,7 @@ class CheckView:
     @property
     def smallest_fix(self) -> Change | None:
         """The least change that makes a configuration fit that does not."""
-        if self.plan is None or _fits(self.plan, self.problems):
+        if self.plan is None or _fits(self.plan, (*self.problems, *self.above_margin)):
             return None
         fixes = [change for change in self.changes if change.fits]
         return min(fixes, key=lambda change: (change.size, len(change.workers), change.time_s), default=None)
@@ -89,28 +93,44 @@ def check(imported: Imported, request: PlanRequest) -> CheckView:
     if request.cluster is None:
         raise InvalidInputError("a check needs the cluster that the configuration is for", where="--gpus")
     rules = load_framework(imported.framework)
+    request = as_run(imported, request)
     best, no_best = _best(imported, request)
     try:
         workers = placed(imported, request)
         plan = estimate(request, workers, imported.execution)
     except InvalidInputError as error:
-        return CheckView(
-            imported=imported, plan=None, why_not=str(error), problems=(), worst=None, verdict=None, best=best,
-            no_best=no_best, changes=(),
-        )  # fmt: skip
+        return replace(unpriced(imported, str(error)), best=best, no_best=no_best)
     problems = _problems(imported, plan, rules)
     worst = _worst(plan)
+    above = () if _verdict(plan) is Verdict.DOES_NOT_FIT else tuple(text for text in problems if GPU_MEMORY in text)
     return CheckView(
         imported=imported,
         plan=plan,
         why_not="",
-        problems=problems,
+        problems=tuple(text for text in problems if text not in above),
+        above_margin=above,
         worst=worst,
         verdict=_verdict(plan),
         best=best,
         no_best=no_best,
         changes=_ranked(tuple(_changes(imported, request, rules, plan, workers)), plan, problems),
     )
+
+
+def unpriced(imported: Imported, why: str) -> CheckView:
+    """The view of a configuration that cannot be priced."""
+    return CheckView(
+        imported=imported, plan=None, why_not=why, problems=(), above_margin=(), worst=None, verdict=None,
+        best=None, no_best="",
+        changes=(),
+    )  # fmt: skip
+
+
+def as_run(imported: Imported, request: PlanRequest) -> PlanRequest:
+    """The request with the stages that the configuration runs."""
+    if imported.recomputes_old_logprob is None:
+        return request
+    return replace(request, workload=replace(request.workload, needs_old_logprob=imported.recomputes_old_logprob))
 
 
 def gpus_text(imported: Imported, given: str) -> str:
@@ -166,7 +186,11 @@ def _rule_problems(imported: Imported, plan: Plan, rules: FrameworkRules) -> tup
     """What the framework's rules say against a plan; they say nothing about ways to run that they do not cover."""
     if imported.execution.mode not in rules.execution_modes:
         return ()
-    return plan_problems(rules, plan)
+    found = plan_problems(rules, plan)
+    if imported.recomputes_old_logprob is False:
+        # The configuration takes the engine's log-probs, which changes the ratio of the loss: plans never do.
+        found = tuple(problem for problem in found if "old log-probs" not in problem)
+    return found
 
 
 def _ratio(plan: Plan, placement: Placement) -> float:

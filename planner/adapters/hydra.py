@@ -20,7 +20,7 @@ Value = bool | int | float | str | None | list["Value"] | dict[str, "Value"]
 MAX_DEPTH = 20
 MAX_VALUE = 10_000
 MISSING = "???"
-_KEY = re.compile(r"(\+{0,2}|~)([^=\s'\"\[\]{},]+?)(?:@[^=]*)?(?:=(.*))?", re.DOTALL)
+_KEY = re.compile(r"(\+{1,2}|~)?([^+~=\s'\"\[\]{},]+?)(?:@[^=]*)?(?:=(.*))?", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?\d+(_\d+)*")
 _FLOAT = re.compile(r"[+-]?(\d+(_\d+)*)?\.?\d+(_\d+)*\.?([eE][+-]?\d+)?|[+-]?\d+\.")
 _WORDS: dict[str, Value] = {
@@ -56,7 +56,7 @@ def parse_override(text: str, place: str) -> Override | None:
     if match[3] is None and match[1] != "~":
         return None
     written = match[3] or ""
-    return Override(operation=Operation(match[1]), key=match[2], value=parse_value(written), text=written, place=place)
+    return Override(operation=Operation(match[1] or ""), key=match[2], value=parse_value(written), text=written, place=place)
 
 
 def parse_value(text: str) -> Value:

@@ -21,9 +21,7 @@ def read_model(values: Values, key: str) -> str | None:
     for candidate in _candidates(text):
         if _is_model(candidate):
             if candidate != text:
-                values.find(
-                    key, Severity.NOTE, f"{shown(text)[:100]} is read as {candidate}, after the end of its path"
-                )
+                values.find(key, Severity.NOTE, f"{shown(text)[:100]} is read as {candidate}, which its path ends in")
             return candidate
     values.ask(key)
     tail = shown(text)[:100]

@@ -28,7 +28,7 @@ class Values:
     def find(self, place: str, severity: Severity, message: str, remedy: str = "") -> None:
         """Notes a finding; `place` is a key (with where it was set, if it was) or any other place."""
         where = self.config.place(place)
-        shown_place = f"{where}: {place}" if where else place
+        shown_place = f"{where}: {place}" if where and where != place else place
         found = Finding(place=shown_place, severity=severity, message=message, remedy=remedy)
         if found not in self.findings:
             self.findings.append(found)

@@ -68,6 +68,8 @@ class Imported:
     gpus_per_node: int
     workers: tuple[FixedWorker, ...]
     execution: Execution = IN_STEP
+    recomputes_old_logprob: bool | None = None
+    """Whether the trainer computes log-probs of the generating policy again; None: where updates need them."""
     settings: tuple[Setting, ...] = ()
     findings: tuple[Finding, ...] = ()
     knobs: tuple[Knob, ...] = ()

@@ -15,6 +15,7 @@ IMPORTERS: dict[str, str] = {
     "verl": "planner.adapters.verl_import",
     "nemo-rl": "planner.adapters.nemo_rl_import",
     "openrlhf": "planner.adapters.openrlhf_import",
+    "areal": "planner.adapters.areal_import",
     "slime": "planner.adapters.slime_import",
 }
 """In the order in which `auto` asks them. A module is imported only when it is asked."""

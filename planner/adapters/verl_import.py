@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from planner.adapters.findings import Finding, Severity
@@ -10,7 +10,7 @@ from planner.adapters.hydra import Config, Operation, Override, Value, leaves, p
 from planner.adapters.import_source import Source
 from planner.adapters.import_values import Values
 from planner.adapters.imported import Imported
-from planner.adapters.shell_script import Launch, is_known, shown, unknowns
+from planner.adapters.shell_script import Launch, Script, is_known, shown, unknowns
 from planner.adapters.verl_import_keys import Tables, apply, is_legal, load_tables, version_of
 from planner.adapters.verl_import_knobs import knobs
 from planner.adapters.verl_import_plan import read_plan
@@ -55,8 +55,7 @@ def read(source: Source) -> Imported:
     if extra is not None:
         _merge_defaults(config, extra)
     values = Values(config)
-    missing = source.script.missing if source.script is not None else ()
-    overrides = [*_from_files(source, launch, values), *_from_launch(launch, values, missing)]
+    overrides = [*_from_files(source, launch, values), *_from_launch(launch, values, source.script)]
     overrides += [
         Override(operation=Operation.FORCE, key=key, value=parse_value(text), text=text, place="--set")
         for key, text in source.given_keys.items()
@@ -82,6 +81,7 @@ def read(source: Source) -> Imported:
         gpus_per_node=plan.gpus_per_node,
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
+        recomputes_old_logprob=not values.flag("algorithm.rollout_correction.bypass_mode"),
         settings=tuple(values.settings),
         findings=_sorted(findings),
         knobs=knobs(
@@ -146,9 +146,9 @@ def _merge_defaults(config: Config, tree: dict[str, Value]) -> None:
         config.places.pop(key, None)
 
 
-def _from_launch(launch: Launch | None, values: Values, missing: Sequence[str]) -> list[Override]:
-    """The overrides among the arguments of a launch; `missing` are variables that nothing sets."""
-    if launch is None:
+def _from_launch(launch: Launch | None, values: Values, script: Script | None) -> list[Override]:
+    """The overrides among the arguments of a launch of a script."""
+    if launch is None or script is None:
         return []
     result: list[Override] = []
     words = iter(launch.arguments)
@@ -156,7 +156,10 @@ def _from_launch(launch: Launch | None, values: Values, missing: Sequence[str]) 
         if word in (*_CONFIG_NAME, *_CONFIG_PATH):
             next(words, None)
             continue
-        override = parse_override(word, launch.place)
+        place = (
+            script.place_of(f"{word.partition('=')[0].lstrip('+~')}=", launch.place) if "=" in word else launch.place
+        )
+        override = parse_override(word, place)
         if "@" in word.partition("=")[0]:
             values.find(
                 launch.place, Severity.WARNING,
@@ -167,7 +170,7 @@ def _from_launch(launch: Launch | None, values: Values, missing: Sequence[str]) 
             result.append(override)
         elif not is_known(word) and "=" not in word:
             for name in unknowns(word):
-                if name in missing or name == "@":
+                if name in script.missing or name == "@":
                     values.find(launch.place, Severity.NOTE, f"{shown(word)[:60]} is taken as empty: nothing sets it")
                 else:
                     values.ask(name)

@@ -146,7 +146,7 @@ def _renamed(item: Override, rename: Rename, key: str, tables: Tables) -> Findin
     is_read = item.key in tables.legal
     if not key:
         why = f": {rename.why}" if rename.why else ""
-        message = f"{item.key} is gone since verl {rename.until}{why}"
+        message = f"{item.key} is gone: verl {rename.until} was the last to read it{why}"
         return Finding(place=item.place, severity=Severity.WARNING, message=message, remedy="remove it")
     message = f"{item.key} is an old spelling" + ("" if is_read else f", last read by verl {rename.until}")
     return Finding(

@@ -82,7 +82,10 @@ def read_plan(values: Values, entry: str, *, is_megatron: bool) -> ReadPlan:
         values, pools, sizes, is_megatron=is_megatron, has_critic=has_critic, has_reference=has_reference,
         reward_model=reward_model, model=model, critic=critic,
     )  # fmt: skip
-    _say(values, pools, sizes, execution, algorithm, has_reference=has_reference)
+    _say(
+        values, pools, sizes, execution, has_reference=has_reference, has_critic=has_critic,
+        has_reward_model=reward_model is not None,
+    )  # fmt: skip
     return ReadPlan(
         spec=spec, pools=pools, sizes=sizes, execution=execution, workers=workers, is_megatron=is_megatron,
         has_critic=has_critic, has_reference=has_reference,
@@ -243,14 +246,23 @@ def _execution(values: Values, entry: str, mode: str) -> Execution:
 
 
 def _say(
-    values: Values, pools: Pools, sizes: Sizes, execution: Execution, algorithm: str, *, has_reference: bool
+    values: Values,
+    pools: Pools,
+    sizes: Sizes,
+    execution: Execution,
+    *,
+    has_reference: bool,
+    has_critic: bool,
+    has_reward_model: bool,
 ) -> None:
     nodes = "trainer.nnodes x trainer.n_gpus_per_node"
     if pools.engine_gpus:
         values.say("trainer GPUs", f"{pools.trainer_gpus}, the trainer's alone", nodes)
         values.say("rollout GPUs", f"{pools.engine_gpus} more", "rollout.nnodes x rollout.n_gpus_per_node")
     else:
-        roles = ["rollout engines", "actor", *(["reference"] if has_reference else [])]
+        roles = ["rollout engines", "actor"]
+        roles += [name for name, there in (("reference", has_reference), ("critic", has_critic)) if there]
+        roles += ["reward model"] if has_reward_model and not pools.reward_gpus else []
         values.say("GPUs", f"{pools.trainer_gpus}, shared by {', '.join(roles)}", nodes)
     if execution.is_asynchronous:
         values.say("execution", f"{execution.mode.value}, up to {execution.staleness} versions late")

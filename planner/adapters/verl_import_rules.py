@@ -10,6 +10,7 @@ from planner.adapters.import_values import Values
 from planner.adapters.verl_import_keys import Tables, is_below
 from planner.adapters.verl_import_plan import ReadPlan
 from planner.adapters.verl_import_workers import ACTOR, CRITIC, REF, ROLLOUT
+from planner.domain.algorithm import find_algorithm
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import TrainerStrategy
 
@@ -26,6 +27,13 @@ def check_rules(values: Values, plan: ReadPlan, entry: str, *, version: str, tab
 
 def _batches(values: Values, plan: ReadPlan, entry: str) -> None:
     sizes = plan.sizes
+    algorithm = find_algorithm(plan.spec.algorithm or "")
+    if algorithm is not None and sizes.group_size < algorithm.min_group_size:
+        values.find(
+            f"{ROLLOUT}.n", Severity.ERROR,
+            f"{sizes.group_size} response per prompt: {algorithm.title} compares responses of one prompt",
+            f"{ROLLOUT}.n={algorithm.default_group_size}",
+        )  # fmt: skip
     if entry != "fully_async" and sizes.num_prompts < sizes.mini_batch_prompts:
         # workers/config/actor.py validate()
         values.find(

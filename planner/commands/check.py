@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     "gpus", "prompt_mean", "response_mean", "response_cv", "oversampling_ratio", "reward_latency", "memory_margin",
-    "prices", "time_limit",
+    "prices", "time_limit", "profile",
 )  # fmt: skip
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="launch script (never executed) or YAML file")]
@@ -66,10 +66,17 @@ def check(
 
 def _checked(imported: Imported, spec: WorkloadSpec) -> CheckView:
     from planner.check import check as check_imported
-    from planner.check import gpus_text
+    from planner.check import gpus_text, unpriced
     from planner.files.workload import build_request
 
-    request = build_request(override(imported.spec, replace(spec, gpus=gpus_text(imported, spec.gpus or ""))))
+    given = override(imported.spec, replace(spec, gpus=gpus_text(imported, spec.gpus or "")))
+    try:
+        request = build_request(given)
+    except InvalidInputError as error:
+        if imported.has_errors:
+            # What is wrong with the configuration is the answer; that it cannot be priced follows from it.
+            return unpriced(imported, str(error))
+        raise
     return check_imported(imported, request)
 
 

@@ -76,6 +76,7 @@ def _headline(view: CheckView) -> Group:
     lines: list[RenderableType] = [_title(view.imported), Text(), _answer(view)]
     if view.problems:
         lines += [Text(f"- {problem}", style="red") for problem in view.problems]
+    lines += [Text(f"- {text} (--memory-margin)", style="yellow") for text in view.above_margin]
     return Group(*lines)
 
 
@@ -202,6 +203,7 @@ def check_document(view: CheckView) -> dict[str, Json]:
         "has_problem": view.has_problem,
         "why_not_priced": view.why_not,
         "problems": list(view.problems),
+        "above_margin": list(view.above_margin),
         "worst_stage": None if view.worst is None else view.worst.stage.value,
         "worst_instant": None if view.worst is None or view.worst.gpu_memory is None else view.worst.gpu_memory.instant,
         "iteration_s": None if view.plan is None else view.plan.time_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.adapters.findings import Finding, Severity
@@ -24,6 +24,18 @@ class Script:
     findings: tuple[Finding, ...]
     missing: tuple[str, ...]
     """Variables that nothing sets; where a default stands for them, the default was taken."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """(name, text) of the files that were read."""
+
+    def place_of(self, start: str, default: str) -> str:
+        """Where a word that starts like this stands: the last line that is no comment, or `default`."""
+        pattern = re.compile(rf"(?<![\w.-]){re.escape(start)}")
+        place = default
+        for name, text in self.sources:
+            for number, line in enumerate(text.split("\n"), 1):
+                if start in line and not line.lstrip().startswith("#") and pattern.search(line):
+                    place = f"{name}:{number}"
+        return place
 
 
 def read_script(
@@ -37,7 +49,7 @@ def read_script(
     """
     from planner.adapters.shell_script.evaluate import Shell
 
-    file = file.absolute()
+    shown_directory, file = str(file.parent), file.absolute()
     base = (root or file.parent).resolve()
 
     def evaluated(values: list[str] | None) -> Shell:
@@ -52,8 +64,20 @@ def read_script(
         again = evaluated(None)
         if _launches(again.commands):
             shell, launches = again, _launches(again.commands)
-    findings = (*shell.findings, *_lost(shell.commands))
-    return Script(file=file, launches=launches, findings=findings, missing=tuple(shell.missing))
+
+    def near(place: str) -> str:
+        """A place as seen from where the user is."""
+        prefix = f"{file.parent}/"
+        head = "" if shown_directory == "." else f"{shown_directory}/"
+        return head + place.removeprefix(prefix) if place.startswith(prefix) else place
+
+    return Script(
+        file=file,
+        launches=tuple(replace(launch, place=near(launch.place)) for launch in launches),
+        findings=tuple(replace(f, place=near(f.place)) for f in (*shell.findings, *_lost(shell.commands))),
+        missing=tuple(shell.missing),
+        sources=tuple((near(name), text) for name, text in shell.sources.items()),
+    )
 
 
 def _launches(commands: Sequence[Command]) -> tuple[Launch, ...]:

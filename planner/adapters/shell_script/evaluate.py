@@ -50,6 +50,7 @@ class Shell(Expander):
         self.root = root
         self.commands: list[Command] = []
         self.findings: list[Finding] = []
+        self.sources: dict[str, str] = {}
         self.steps = self.nesting = self.calls = self.forks = 0
         self.start_s = time.monotonic()
         self.locals: dict[str, Value | None] | None = None
@@ -61,7 +62,9 @@ class Shell(Expander):
         """Evaluates a file in the present state; raises InvalidInputError for what cannot be read."""
         from planner.files.atomic import read_limited
 
-        self.run_text(read_limited(file, MAX_BYTES, kind="shell script"), str(file))
+        text = read_limited(file, MAX_BYTES, kind="shell script")
+        self.sources.setdefault(str(file), text)
+        self.run_text(text, str(file))
 
     def run_text(self, text: str, file: str) -> None:
         self._enter(file)
