@@ -13,6 +13,8 @@ from planner.domain.model import Model
 from planner.errors import InvalidInputError
 
 _PRECISION = re.compile(r"[-_](fp8|int4|int8|bf16|nvfp4|w4a16|w8a8|awq|torch_dist)$", re.IGNORECASE)
+_STAGE = re.compile(r"[-_](base|instruct|chat|it|thinking|reasoning)([-_]\d{4})?$", re.IGNORECASE)
+"""Stages of training: all of them have the architecture of their family."""
 Accepts = Callable[[Model], bool]
 
 
@@ -30,7 +32,7 @@ def read_checkpoint(values: Values, key: str, accepts: Accepts | None = None) ->
     """
     tail = _tail(values, key)
     plain = _PRECISION.sub("", tail)
-    for name in _shortened(plain) if accepts is not None else [plain] if plain != tail else []:
+    for name in _shortened(plain) if accepts is not None else _stages(plain, tail):
         model = _load(name)
         if model is not None and (accepts is None or accepts(model)):
             if name != tail:
@@ -51,6 +53,12 @@ def _tail(values: Values, key: str) -> str:
     text = value if isinstance(value, str) else ""
     parts = [part for part in known_tail(text).replace("\\", "/").split("/") if part]
     return parts[-1] if parts and is_known(parts[-1]) else ""
+
+
+def _stages(plain: str, tail: str) -> list[str]:
+    """The name without precision, and without the stage of training; nothing for a name that is complete."""
+    base = _STAGE.sub("", plain)
+    return [name for name in (plain, base, f"{base}-Instruct") if name and name != tail] if _load(tail) is None else []
 
 
 def _shortened(name: str) -> Iterator[str]:
