@@ -52,9 +52,11 @@ def _lengths(values: Values, plan: ReadPlan) -> None:
     for name, key in (("sglang", "sglang.context_length"), ("vllm", "vllm.max_model_len")):
         role = plan.layout.role("rollout")
         limit = values.optional_whole(key, minimum=1)
-        if role is not None and role.allocation.engine == name and limit is not None and limit < plan.max_tokens:
+        is_given = values.config.get("train_dataset.max_length") is not None
+        used = role is not None and role.allocation.engine == name and is_given
+        if used and limit is not None and limit < plan.max_tokens:
             values.find(
-                key, Severity.ERROR, f"{limit:,} tokens are less than prompt and response, {plan.max_tokens:,}",
+                key, Severity.WARNING, f"{limit:,} tokens are less than prompt and response, {plan.max_tokens:,}",
                 f"{key}={plan.max_tokens}",
             )  # fmt: skip
     budget = values.optional_whole("actor.mb_spec.max_tokens_per_mb", minimum=1)

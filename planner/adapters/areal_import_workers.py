@@ -234,8 +234,8 @@ def _tokens(values: Values, name: str, max_tokens: int) -> int:
         return budget
     values.find(
         f"{name}.mb_spec.max_tokens_per_mb", Severity.WARNING,
-        f"not given: the whole mini-batch of a rank in {values.whole(f'{name}.mb_spec.n_mbs', 1)} micro-batches; priced "
-        "as one longest sequence", f"{name}.mb_spec.max_tokens_per_mb={max_tokens}",
+        f"not given: a rank's whole mini-batch in {values.whole(f'{name}.mb_spec.n_mbs', 1)} micro-batches; priced as "
+        "one longest sequence", f"{name}.mb_spec.max_tokens_per_mb={max_tokens}",
     )  # fmt: skip
     return max_tokens
 
