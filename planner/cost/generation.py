@@ -195,7 +195,13 @@ def _cache_need(
     Bytes per sequence: full-context layers grow with the context; windowed layers are reserved at their
     window and recurrent layers at their state. Both depend on the layout through TP only; pipeline ranks
     hold their share of the layers.
+
+    Of several engines one gets the longest responses, and all wait for it: B responses add up to their mean plus
+    sqrt(B) deviations times the expected maximum of that many nearly normal totals, sqrt(2 ln engines).
     """
+    law_of_lengths = job.load.response
+    deviation = np.sqrt(max(law_of_lengths.mean_square_tokens - law_of_lengths.mean_tokens**2, 0.0))
+    unlucky_tokens = np.sqrt(2.0 * np.log(np.minimum(table.num_engines, job.load.num_sequences))) * deviation
     longest = float(job.load.prompt_max_tokens + job.load.response.max_tokens)
     max_slots = np.empty_like(requests)
     holds_longest = np.empty(requests.shape, dtype=np.bool_)
@@ -203,7 +209,9 @@ def _cache_need(
     for tp in np.unique(table.tp):
         rows = table.tp == tp
         per_token, per_sequence = cache_bytes_per_gpu(job.model, float(tp), longest)
-        max_slots[rows] = law.slots_within(requests[rows], budget[rows], per_token, per_sequence)
+        on_average = law.slots_within(requests[rows], budget[rows], per_token, per_sequence)
+        kept = budget[rows] - np.sqrt(on_average) * unlucky_tokens[rows] * per_token
+        max_slots[rows] = law.slots_within(requests[rows], kept, per_token, per_sequence)
         holds_longest[rows] = budget[rows] >= per_token * longest + per_sequence
     whole = np.where(max_slots < requests, np.maximum(np.floor(max_slots), 1.0), requests)
     return _CacheNeed(max_slots=whole, holds_longest=holds_longest)
