@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from planner.assembly import Assembled, PlacedStrategy, assemble
 from planner.bands import plan_bands
@@ -61,11 +61,25 @@ MAX_OPEN_NODES = 128
 """Largest cluster considered when the user asks for the smallest one that works."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan with the search behind it, for what builds on the same priced options."""
+
+    plan: Plan
+    outcome: Outcome
+    rules: FrameworkRules | None
+
+
 def make_plan(request: PlanRequest) -> Plan:
     """The best plan of the declared space, with its proof.
 
     Raises InfeasibleError when nothing fits and NoPlanFoundError when the time limit ends the search first.
     """
+    return plan_with_search(request).plan
+
+
+def plan_with_search(request: PlanRequest) -> Planned:
+    """As `make_plan`, with the search that found the plan."""
     start = time.perf_counter()
     rules = load_framework(request.limits.framework) if request.limits.framework else None
     request = _for_framework(request, rules)
@@ -81,7 +95,8 @@ def make_plan(request: PlanRequest) -> Plan:
         )
     if outcome.result.solution is None:
         raise InfeasibleError(_why_infeasible(request, cluster, outcome))
-    return _plan(request, cluster, outcome, outcome.result.solution, start)
+    plan = _plan(request, cluster, outcome, outcome.result.solution, start)
+    return Planned(plan=plan, outcome=outcome, rules=rules)
 
 
 def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...], execution: Execution = IN_STEP) -> Plan:

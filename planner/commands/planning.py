@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner import cli_options as opt
-from planner.commands.baselines import Baselines, deliver_with_baselines
+from planner.commands.baselines import Baselines, Pareto, deliver_with_more
 from planner.commands.common import check_output, deliver, print_table, progress, read_workload, width, wrapped
 from planner.commands.workload import OPTIONS, with_spec
 from planner.files.spec import WorkloadSpec, override
@@ -20,6 +20,7 @@ def plan(
     as_json: opt.AsJson = False,
     describe_space: opt.DescribeSpace = False,
     baselines: Baselines = False,
+    pareto: Pareto = False,
 ) -> None:
     """Find the best plan. What is not given has a default, and is printed as an assumption."""
     if describe_space:
@@ -32,13 +33,13 @@ def plan(
 
     request = build_request(spec)
     with progress("searching"):
-        from planner.pipeline import make_plan
+        from planner.pipeline import plan_with_search
 
-        made = make_plan(request)
-    if baselines:
-        deliver_with_baselines(made, output, as_json=as_json)
+        planned = plan_with_search(request)
+    if baselines or pareto:
+        deliver_with_more(planned, output, as_json=as_json, wants_baselines=baselines, wants_front=pareto)
         return
-    deliver(made, output, as_json=as_json)
+    deliver(planned.plan, output, as_json=as_json)
 
 
 @with_spec(*(name for name in OPTIONS if name not in NOT_ANALYZED))
