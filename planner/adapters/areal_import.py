@@ -133,11 +133,14 @@ def _merge_launch(values: Values, source: Source, launch: Launch, tables: Tables
             values.ask(name)
     strays: list[str] = []
     for word in words:
-        override = parse_override(word, launch.place)
+        place = launch.place
+        if source.script is not None:
+            place = source.script.place_of(word.partition("=")[0], place)
+        override = parse_override(word, place)
         if override is not None:
             node = Config({})
             node.set(override.key, override.value, "")
-            findings += merge(values.config, node.tree, launch.place, tables)
+            findings += merge(values.config, node.tree, place, tables)
         elif not word.endswith(".py") and not word.startswith("--"):
             strays.append(word)
     missing = source.script.missing if source.script is not None else ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.adapters.findings import Finding, Severity
 from planner.adapters.hydra import Value, scalar
-from planner.adapters.shell_script import Launch, is_known, shown, unknowns
+from planner.adapters.shell_script import Launch, Script, is_known, shown, unknowns
 from planner.errors import nearest
 
 _FLAG = re.compile(r"--?[A-Za-z]")
@@ -44,8 +44,8 @@ class Arguments:
     strays: tuple[str, ...]
 
 
-def read_arguments(launch: Launch, switches: Iterable[str] = ()) -> Arguments:
-    """Splits the arguments of a launch; `switches` are flags that take no value."""
+def read_arguments(launch: Launch, switches: Iterable[str] = (), script: Script | None = None) -> Arguments:
+    """Splits the arguments of a launch; `switches` are flags that take no value, `script` knows where words stand."""
     without = frozenset(switches)
     flags: list[FlagUse] = []
     strays: list[str] = []
@@ -62,7 +62,8 @@ def read_arguments(launch: Launch, switches: Iterable[str] = ()) -> Arguments:
         while not equals and name not in without and position < len(words) and not _FLAG.match(words[position]):
             values.append(words[position])
             position += 1
-        flags.append(FlagUse(name=name, words=tuple(values), place=launch.place))
+        place = script.place_of(f"--{name}", launch.place) if script is not None else launch.place
+        flags.append(FlagUse(name=name, words=tuple(values), place=place))
     return Arguments(flags=tuple(flags), strays=tuple(strays))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from planner.adapters.findings import Finding, Severity
 from planner.adapters.hydra import Config, Operation, Override, parse_override, parse_value
@@ -121,6 +122,20 @@ def _launch(source: Source, tables: Tables) -> Launch | None:
     return max(sure, key=lambda launch: len(launch.arguments), default=None)
 
 
+def _place(source: Source, launch: Launch, word: str) -> str:
+    key = word.partition("=")[0]
+    return launch.place if source.script is None else source.script.place_of(key, launch.place)
+
+
+def _suite_file(source: Source) -> Path | None:
+    """The configuration of a script of NeMo-RL's test suites, which their common.env derives from its name."""
+    file = source.file.absolute().resolve()
+    if "tests/test_suites/" not in file.as_posix():
+        return None
+    wanted = Path(file.as_posix().replace("tests/test_suites/", "examples/configs/recipes/")).with_suffix(".yaml")
+    return wanted if wanted.is_relative_to(source.root) and wanted.is_file() else None
+
+
 def _load_launch(values: Values, source: Source, launch: Launch, tables: Tables) -> tuple[list[Override], list[str]]:
     """Loads the file that the launch names; returns its overrides and the words that are none."""
     config_path: str | None = None
@@ -133,7 +148,7 @@ def _load_launch(values: Values, source: Source, launch: Launch, tables: Tables)
         elif word.startswith("--config="):
             config_path = word.partition("=")[2]
         elif not word.startswith("--"):
-            override = parse_override(word, launch.place)
+            override = parse_override(word, _place(source, launch, word))
             if override is not None:
                 overrides.append(override)
             else:
@@ -149,6 +164,9 @@ def _load_launch(values: Values, source: Source, launch: Launch, tables: Tables)
     file = find_file(source, known_tail(config_path))
     if file is not None:
         load_file(values, source, file)
+    elif unknowns(config_path) == ("CONFIG_PATH",) and (suite := _suite_file(source)) is not None:
+        values.find("--config", Severity.NOTE, f"CONFIG_PATH is {suite.name}, as the test suites of NeMo-RL have it")
+        load_file(values, source, suite)
     elif not is_known(config_path) and not known_tail(config_path).strip("/"):
         for name in unknowns(config_path):
             values.ask(name)

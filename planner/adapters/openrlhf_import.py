@@ -37,7 +37,7 @@ def read(source: Source) -> Imported:
     environment = {**dict(launch.environment), **source.environment}
     config = Config(tables.defaults, environment)
     values = Values(config)
-    arguments = read_arguments(launch, tables.switches)
+    arguments = read_arguments(launch, tables.switches, source.script)
     found, names = apply(config, arguments.flags, tables)
     missing = source.script.missing if source.script is not None else ()
     strays, asked = stray_findings(arguments.strays, launch.place, missing, "argparse")

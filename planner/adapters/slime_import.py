@@ -36,7 +36,7 @@ def read(source: Source) -> Imported:
     tables = load_tables()
     config = Config(DEFAULTS, {**dict(launch.environment), **source.environment})
     values = Values(config)
-    arguments = read_arguments(launch, tables.switches)
+    arguments = read_arguments(launch, tables.switches, source.script)
     found = apply(config, arguments.flags, tables)
     missing = source.script.missing if source.script is not None else ()
     strays, asked = stray_findings(arguments.strays, launch.place, missing, "argparse")
