@@ -49,6 +49,7 @@ from planner.cost.work_depth import (
 )
 from planner.cost.worker import EngineJob, Site, TrainerJob
 from planner.domain.hardware import Cluster, Gpu, NodeType, Pool, Precision
+from planner.domain.overheads import Overheads
 from planner.domain.plan import Placement, Plan
 from planner.domain.request import PlanRequest
 from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName, build_graph
@@ -166,7 +167,8 @@ def analyze(request: PlanRequest, plan: Plan | None) -> Analysis:
         workload, cluster = plan.workload, plan.cluster
     else:
         workload, cluster = request.workload, request.cluster or _one_node(request.gpu_type_when_open)
-    view = _View(workload=workload, cluster=cluster, graph=build_graph(workload), plan=plan)
+    overheads = request.overheads or load_overheads()
+    view = _View(workload=workload, cluster=cluster, graph=build_graph(workload), plan=plan, overheads=overheads)
     stages = tuple(view.stage(name) for name in _order(view.graph))
     free = replace(view, plan=None)
     least = {name: free.stage(name).bound for name in _order(view.graph)}
@@ -252,6 +254,7 @@ class _View:
     cluster: Cluster
     graph: StageGraph
     plan: Plan | None
+    overheads: Overheads
 
     def stage(self, name: StageName) -> StageAnalysis:
         stage = self.graph.stage(name)
@@ -278,7 +281,7 @@ class _View:
         return self.cluster.pool(group.pool)
 
     def site(self, pool: Pool) -> Site:
-        return Site(node=pool.node, overheads=load_overheads(), memory_margin_ratio=self.workload.memory_margin_ratio)
+        return Site(node=pool.node, overheads=self.overheads, memory_margin_ratio=self.workload.memory_margin_ratio)
 
     def _host(self, name: StageName) -> StageAnalysis:
         return StageAnalysis(

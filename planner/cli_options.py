@@ -131,6 +131,7 @@ Steps = Annotated[int | None, _integer("steps", "iterations of the whole run")]
 MaxGpus = Annotated[int | None, _integer("max_gpus", "use at most so many GPUs")]
 MemoryMargin = Annotated[str | None, _text("memory_margin", "GPU memory and host RAM to keep free [10%]")]
 Prices = Annotated[list[str] | None, _text("prices", "USD per GPU-hour, such as h100=2.50; repeatable")]
+Profile = Annotated[str | None, _text("profile", "calibration of rlplan calibrate (YAML)")]
 InterPool = Annotated[str | None, _text("inter_pool", "link between pools per GPU, such as '100 Gbit/s'")]
 InterPoolTotal = Annotated[
     str | None, _text("inter_pool_total", "the same of all GPUs together, such as '800 Gbit/s' [no limit]")

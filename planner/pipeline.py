@@ -107,7 +107,7 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...], executio
     """
     assert request.cluster is not None
     start = time.perf_counter()
-    inputs = make_inputs(request.workload, request.cluster, None, execution)
+    inputs = make_inputs(request.workload, request.cluster, None, execution, overheads=request.overheads)
     groups = {(item.pool, item.first_gpu, item.num_gpus) for item in strategies}
     ids = {key: f"{key[0]}/{index}" for index, key in enumerate(sorted(groups))}
     placed = []
@@ -187,7 +187,7 @@ def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tup
     while True:
         pool = Pool(name=node.gpu.id, node=node, num_nodes=num_nodes, usd_per_gpu_hour=request.open_usd_per_gpu_hour)
         cluster = Cluster(pools=(pool,))
-        inputs = make_inputs(request.workload, cluster, rules, IN_STEP, request.limits.fixed)
+        inputs = make_inputs(request.workload, cluster, rules, IN_STEP, request.limits.fixed, request.overheads)
         suspects = [price_worker(worker, pool, inputs) for worker in inputs.graph.workers if worker.name in lacking]
         if num_nodes < MAX_OPEN_NODES and lacking_workers(suspects):
             num_nodes *= 2

@@ -18,6 +18,7 @@ from planner.domain.execution import Execution, ExecutionMode, Fusion, Schedulin
 from planner.domain.fixed import FixedField
 from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
 from planner.domain.hardware import Cluster, Pool
+from planner.domain.overheads import Overheads
 from planner.domain.plan import Limits, Status
 from planner.domain.request import PlanRequest
 from planner.domain.stages import StageKind, Worker, WorkerName, build_graph
@@ -239,7 +240,7 @@ class _Shop:
     def part(self, execution: Execution) -> SearchPart:
         """The search problem of one execution."""
         if execution not in self._parts:
-            inputs = make_inputs(self.request.workload, self.cluster, self.rules, execution, self.request.limits.fixed)
+            inputs = self._inputs(execution)
             priced = tuple(
                 self.price(worker, pool, inputs) for worker in inputs.graph.workers for pool in self.cluster.pools
             )
@@ -247,8 +248,14 @@ class _Shop:
             self._parts[execution] = SearchPart(inputs=inputs, priced=priced, problem=problem)
         return self._parts[execution]
 
+    def _inputs(self, execution: Execution) -> PricingInputs:
+        request = self.request
+        return make_inputs(
+            request.workload, self.cluster, self.rules, execution, request.limits.fixed, request.overheads
+        )
+
     def has_options(self, name: WorkerName, execution: Execution) -> bool:
-        inputs = make_inputs(self.request.workload, self.cluster, self.rules, execution, self.request.limits.fixed)
+        inputs = self._inputs(execution)
         if not inputs.graph.has_worker(name):
             return True
         worker = inputs.graph.worker(name)
@@ -275,8 +282,12 @@ def make_inputs(
     rules: FrameworkRules | None,
     execution: Execution,
     fixed: tuple[FixedField, ...] = (),
+    overheads: Overheads | None = None,
 ) -> PricingInputs:
-    """What all workers of one part share. Off-policy updates compare with log-probs of the policy before them."""
+    """What all workers of one part share. Off-policy updates compare with log-probs of the policy before them.
+
+    `overheads` None: those of the catalog.
+    """
     if execution.is_asynchronous and not workload.needs_old_logprob:
         workload = replace(workload, needs_old_logprob=True)
     return PricingInputs(
@@ -284,7 +295,7 @@ def make_inputs(
         cross_pool_total_bytes_per_s=cluster.inter_pool_total_bytes_per_s,
         workload=workload,
         graph=build_graph(workload),
-        overheads=load_overheads(),
+        overheads=overheads or load_overheads(),
         rules=rules,
         across_sizes=rules is None or not rules.shared_workers_use_whole_group,
         execution=execution,

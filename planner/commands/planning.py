@@ -78,6 +78,7 @@ def estimate(
     group_size: opt.GroupSize = None,
     memory_margin: opt.MemoryMargin = None,
     prices: opt.Prices = None,
+    profile: opt.Profile = None,
     output: opt.Output = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -89,7 +90,7 @@ def estimate(
     flags = WorkloadSpec(
         gpus=gpus, cluster=cluster, prompt_max=prompt_max, prompt_mean=prompt_mean, response_max=response_max,
         response_mean=response_mean, response_cv=response_cv, num_prompts=num_prompts, group_size=group_size,
-        memory_margin=memory_margin, prices=tuple(prices or ()),
+        memory_margin=memory_margin, prices=tuple(prices or ()), profile=profile,
     )  # fmt: skip
     spec = override(read_workload(file), flags)
     request = build_request(spec)

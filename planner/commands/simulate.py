@@ -58,12 +58,13 @@ def simulate(
     lengths: LengthsFile = None,
     growth: Growth = None,
     keep_cache: KeepCache = False,
+    profile: opt.Profile = None,
     trace: Trace = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Replay a saved plan with sampled responses; exit code 5 when its time lies outside the replay's 95 % band."""
     from planner.files.atomic import writable_target, write_atomic
-    from planner.files.catalog import load_overheads
+    from planner.files.calibrated import overheads_with
     from planner.files.plan import read_plan
     from planner.simulate.lengths_file import read_lengths
     from planner.simulate.replay import ReplaySettings, replay
@@ -80,7 +81,7 @@ def simulate(
     )
     plan = read_plan(file)
     with progress("replaying"):
-        report = replay(plan, load_overheads(), settings)
+        report = replay(plan, overheads_with(profile, plan), settings)
     if trace is not None:
         from planner.report.trace import trace_text
 

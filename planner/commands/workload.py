@@ -46,6 +46,7 @@ OPTIONS: dict[str, object] = {
     "max_gpus": opt.MaxGpus,
     "memory_margin": opt.MemoryMargin,
     "prices": opt.Prices,
+    "profile": opt.Profile,
     "staleness": opt.Staleness,
     "allow": opt.Allow,
     "fusion": opt.Fusion,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.domain.hardware import Cluster, NodeType
+from planner.domain.overheads import Overheads
 from planner.domain.plan import Assumption, Limits
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Strategy
@@ -26,6 +27,8 @@ class PlanRequest:
     limits: Limits
     assumptions: tuple[Assumption, ...]
     open_usd_per_gpu_hour: float | None = None
+    overheads: Overheads | None = None
+    """Software costs in place of the catalog's (a calibration profile); None: those of the catalog."""
 
     def __post_init__(self) -> None:
         if (self.cluster is None) == (self.gpu_type_when_open is None):

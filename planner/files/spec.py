@@ -111,6 +111,8 @@ class WorkloadSpec:
     fix: tuple[str, ...] = ()
     alternatives: int | None = None
     prices: tuple[str, ...] = ()
+    profile: str | None = None
+    """Path of a calibration profile."""
     strategies: tuple[WorkerSpec, ...] = ()
     file: str = ""
     """The file that the values come from; empty for flags."""
@@ -170,6 +172,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "fix": ("--fix", "limits.fix"),
     "alternatives": ("--alternatives", "limits.alternatives"),
     "prices": ("--price", "prices"),
+    "profile": ("--profile", "profile"),
     "strategies": ("strategies", "strategies"),
 }
 """Field -> (flag, key in the workload file)."""

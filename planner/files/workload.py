@@ -89,7 +89,7 @@ def build_request(spec: WorkloadSpec) -> PlanRequest:
         lora_rank=lora,
         memory_margin_ratio=margin,
     )
-    return PlanRequest(
+    request = PlanRequest(
         workload=workload,
         cluster=hardware.cluster,
         gpu_type_when_open=hardware.open_node,
@@ -97,6 +97,11 @@ def build_request(spec: WorkloadSpec) -> PlanRequest:
         limits=limits,
         assumptions=(*reader.assumptions, *hardware.assumptions),
     )
+    if spec.profile is None:
+        return request
+    from planner.files.calibrated import with_profile
+
+    return with_profile(request, spec.profile)
 
 
 class _Reader:

@@ -133,6 +133,8 @@ def digest_of(tasks: Sequence[Task], version: str) -> str:
             assert request.cluster is not None
             pools = [(pool.name, pool.node) for pool in request.cluster.pools]
             content.update(repr((request.workload, pools, request.limits, task.group.validation_prompts)).encode())
+            if request.overheads is not None:
+                content.update(repr(request.overheads).encode())
         content.update(repr(task.point).encode())
     return content.hexdigest()[:32]
 
@@ -285,7 +287,7 @@ def row_of_plan(task: Task, plan: Plan) -> Row:
     sizes = {item.id: item.num_gpus for item in plan.device_groups}
     seconds = 0.0
     if group.validation_prompts and isinstance(rollout.strategy, RolloutStrategy):
-        inputs = make_inputs(plan.workload, plan.cluster, None, plan.execution)
+        inputs = make_inputs(plan.workload, plan.cluster, None, plan.execution, overheads=group.request.overheads)
         seconds = validation_s(group, inputs, rollout.strategy)
     return Row(
         point=task.point,

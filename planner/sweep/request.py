@@ -128,7 +128,9 @@ def _tasks(
     for kind, node in kinds:
         for mean in means:
             made: dict[int, Group] = {}
-            for group, size in groups_of(kind, node, _request(spec, kind, mean), sizes):
+            request = _request(spec, kind, mean)
+            # The request's node is the same one, calibrated where there is a profile.
+            for group, size in groups_of(kind, request.gpu_type_when_open or node, request, sizes):
                 if id(group) not in made:
                     prompts = rates.validation_prompts if rates.validation_every else 0
                     made[id(group)] = replace(group, validation_prompts=prompts)
