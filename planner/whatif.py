@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from planner.domain.budget import Point, Row, RunTotal, Sweep, run_total
-from planner.domain.hardware import Cluster, NodeType, Pool
 from planner.domain.plan import Plan, StalenessGain, Status
 from planner.domain.request import FixedWorker, PlanRequest
 from planner.errors import InfeasibleError
-from planner.explain import explain_infeasible
 from planner.pipeline import estimate, make_plan
-from planner.sweep.points import Group, Task, least_gpus, price_group
-from planner.sweep.searching import is_shared
+from planner.sweep.points import Group, Task
 
 LENGTH_FACTORS = (0.5, 1.5, 2.0)
 """Mean responses that the chosen plan is asked about, as multiples of the assumed one."""
@@ -24,6 +21,8 @@ GROWTH_NODES = (0.0, 0.25, 0.5, 0.75, 1.0)
 GROWTH_WEIGHTS = (7 / 90, 32 / 90, 12 / 90, 32 / 90, 7 / 90)
 """Boole's rule: the mean over the run of a time that changes smoothly."""
 PRICE_FACTORS = (0.8, 1.25)
+ASKED_STALENESS = 2
+"""Versions of lag up to which the gain of asynchronous plans is shown where the user permits none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,95 +157,6 @@ def _words(entry: Entry) -> str:
     return f"{entry.run.hours:,.1f} h{money} on {entry.row.billed_gpus} x {entry.point.kind}"
 
 
-# ---------------------------------------------------------------------------------------------- smallest that fits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallestFit:
-    """The fewest GPUs of a kind on which any plan fits, limits aside, and what is in the way one size below.
-
-    `num_gpus` is None where nothing fits up to `tried_gpus`; then `binding` says why there.
-    """
-
-    kind: str
-    num_gpus: int | None
-    tried_gpus: int
-    below_gpus: int | None
-    binding: str
-
-
-def smallest_fit(group: Group) -> SmallestFit:
-    """The smallest cluster of a group's kind, up to the group's largest. The size below it is planned as well."""
-    assert group.request.cluster is not None
-    tried = group.request.cluster.num_gpus
-    found = least_gpus(price_group(group))
-    if found is None:
-        return SmallestFit(
-            kind=group.kind, num_gpus=None, tried_gpus=tried, below_gpus=tried, binding=_binding(group, tried)
-        )
-    while (below := _size_below(group.node, found)) is not None:
-        binding = _binding(group, below)
-        if binding:
-            return SmallestFit(kind=group.kind, num_gpus=found, tried_gpus=tried, below_gpus=below, binding=binding)
-        # A machine with fewer GPUs has its own share of host RAM: it may do where a part of a larger one does not.
-        found = below
-    return SmallestFit(kind=group.kind, num_gpus=found, tried_gpus=tried, below_gpus=None, binding="one GPU is enough")
-
-
-def smallest_fits(tasks: Sequence[Task], sweep: Sweep) -> tuple[SmallestFit, ...]:
-    """The smallest cluster of each kind that can be looked for with the shared pricing, at the first mean response."""
-    mean = sweep.head.response_means[0]
-    planned: dict[str, int] = {}
-    for row in sweep.rows:
-        if row.time_s is not None and row.point.response_mean_tokens == mean:
-            planned.setdefault(row.point.kind, row.point.num_gpus)
-    largest: dict[str, Group] = {}
-    for task in tasks:
-        if task.point.response_mean_tokens == mean and is_shared(task.group.request.limits):
-            # Nothing smaller than what already has a plan needs more GPUs than that.
-            known = planned.get(task.group.kind)
-            if known is None or task.num_gpus == known:
-                request = task.group.at(task.num_gpus)
-                largest[task.group.kind] = replace(task.group, request=request)
-    return tuple(smallest_fit(group) for group in largest.values())
-
-
-def _size_below(node: NodeType, num_gpus: int) -> int | None:
-    per_node = node.gpus_per_node
-    if num_gpus > per_node:
-        return (-(-num_gpus // per_node) - 1) * per_node
-    if not node.id.startswith("generic-") or num_gpus == 1:
-        return None
-    return num_gpus // 2 if per_node & (per_node - 1) == 0 else num_gpus - 1
-
-
-def _binding(group: Group, num_gpus: int) -> str:
-    """The stage, instant and term that do not fit on so many GPUs; empty where a plan fits after all."""
-    assert group.request.cluster is not None
-    node = group.node
-    whole = node if num_gpus >= node.gpus_per_node else node.with_gpus(num_gpus)
-    pool = Pool(
-        name=group.kind, node=whole, num_nodes=-(-num_gpus // whole.gpus_per_node), usd_per_gpu_hour=None
-    )  # fmt: skip
-    cluster = Cluster(pools=(pool,))
-    limits = replace(group.request.limits, max_iteration_s=None, max_gpus=None, max_usd_per_iteration=None)
-    small = replace(group, request=replace(group.request, cluster=cluster, limits=limits))
-    priced = price_group(small)
-    if least_gpus(priced) is not None:
-        return ""
-    if not priced.parts:
-        return "; ".join(priced.problems)
-    # Only what is in the way: what would help is the next larger size.
-    part = priced.parts[0]
-    lines = explain_infeasible(small.request, cluster, part.inputs, part.priced, (), _no_plan).splitlines()
-    reasons = [line.strip() for line in lines[1:] if "change" not in line]
-    return reasons[0] if reasons else lines[0]
-
-
-def _no_plan(request: PlanRequest, cluster: Cluster) -> None:
-    return None
-
-
 # ---------------------------------------------------------------------------------------------- sensitivity
 
 
@@ -279,8 +189,11 @@ def full_plans(tasks: Sequence[Task], choice: Choice) -> tuple[Plan, ...]:
     return tuple(make_plan(group_of(tasks, point).at(point.num_gpus)) for point in points)
 
 
-def sensitivity(sweep: Sweep, choice: Choice, entry: Entry, plan: Plan) -> Sensitivity:
-    """How hours and USD of an entry, whose plan is given, change with what the user does not know exactly."""
+def sensitivity(sweep: Sweep, choice: Choice, entry: Entry, plan: Plan, request: PlanRequest) -> Sensitivity:
+    """How hours and USD of an entry change with what the user does not know exactly.
+
+    `plan` is the plan of the entry and `request` what it was made for.
+    """
     head = sweep.head
     price = head.price(entry.point.kind)
 
@@ -292,7 +205,7 @@ def sensitivity(sweep: Sweep, choice: Choice, entry: Entry, plan: Plan) -> Sensi
         return Effect(what=what, run=run, is_allowed=is_allowed(run, head.max_time_s, head.max_usd), note=note)
 
     assert entry.row.time_s is not None
-    effects = [*_length_effects(plan, sweep, effect), *_band_effects(plan, effect)]
+    effects = [*_length_effects(plan, request, sweep, effect), *_band_effects(plan, effect)]
     if price is not None:
         effects += [
             effect(f"price {factor - 1:+.0%}: {price.usd_per_gpu_hour * factor:.2f} USD", entry.row.time_s, "", factor)
@@ -302,25 +215,36 @@ def sensitivity(sweep: Sweep, choice: Choice, entry: Entry, plan: Plan) -> Sensi
         entry=entry,
         plan=plan,
         effects=tuple(effects),
-        staleness=plan.staleness_gains,
+        staleness=_staleness_gains(plan, request),
         break_even=break_even(choice, entry),
     )
+
+
+def _staleness_gains(plan: Plan, request: PlanRequest) -> tuple[StalenessGain, ...]:
+    """What each version of lag buys on the plan's cluster; `is_permitted` by the limits of the plan."""
+    if plan.limits.max_staleness:
+        return plan.staleness_gains
+    limits = replace(request.limits, max_staleness=ASKED_STALENESS)
+    gains = make_plan(replace(request, limits=limits)).staleness_gains
+    return tuple(replace(gain, is_permitted=gain.is_permitted and gain.staleness == 0) for gain in gains)
 
 
 _MakeEffect = Callable[..., Effect]
 
 
-def _length_effects(plan: Plan, sweep: Sweep, effect: _MakeEffect) -> list[Effect]:
+def _length_effects(plan: Plan, request: PlanRequest, sweep: Sweep, effect: _MakeEffect) -> list[Effect]:
     law = plan.workload.response
     result = []
     for factor in LENGTH_FACTORS:
         mean = round(law.mean_tokens * factor)
         if 0 < mean <= law.max_tokens:
             note = _better_at(sweep, float(mean))
-            result.append(effect(f"mean response {mean:,} tokens", time_at_mean(plan, mean), note))
+            result.append(effect(f"mean response {mean:,} tokens", time_at_mean(plan, request, mean), note))
     last = min(law.mean_tokens * GROWTH_RATIO, float(law.max_tokens))
     if last > law.mean_tokens:
-        times = [time_at_mean(plan, law.mean_tokens + (last - law.mean_tokens) * share) for share in GROWTH_NODES]
+        times = [
+            time_at_mean(plan, request, law.mean_tokens + (last - law.mean_tokens) * share) for share in GROWTH_NODES
+        ]
         known = [time for time in times if time is not None]
         mean_s = sum(w * t for w, t in zip(GROWTH_WEIGHTS, known, strict=True)) if len(known) == len(times) else None
         result.append(effect(f"mean response grows to {last:,.0f} during the run", mean_s))
@@ -335,13 +259,10 @@ def _better_at(sweep: Sweep, mean: float) -> str:
     return "" if cheapest is None else f"cheapest then: {_words(cheapest)}"
 
 
-def time_at_mean(plan: Plan, mean_tokens: float) -> float | None:
+def time_at_mean(plan: Plan, request: PlanRequest, mean_tokens: float) -> float | None:
     """Seconds per iteration of exactly this plan at another mean response; None if it does not fit."""
     workload = replace(plan.workload, response=replace(plan.workload.response, mean_tokens=mean_tokens))
-    request = PlanRequest(
-        workload=workload, cluster=plan.cluster, gpu_type_when_open=None, limits=plan.limits, assumptions=()
-    )
-    priced = estimate(request, fixed_workers(plan), plan.execution)
+    priced = estimate(replace(request, workload=workload), fixed_workers(plan), plan.execution)
     return priced.time_s if priced.status is Status.FEASIBLE else None
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from planner.sweep.request import PreparedSweep, SweepOptions
     from planner.sweep.service import FinishedSweep
 
-NOT_SWEPT = frozenset({"gpus", "inter_pool", "objective"})
+NOT_SWEPT = frozenset({"gpus", "cluster", "inter_pool", "inter_pool_total", "objective", "alternatives"})
+"""About one cluster or one plan."""
 
 
 def _text(name: str, metavar: str, help: str) -> object:
@@ -203,18 +204,23 @@ def _show(prepared: PreparedSweep, finished: FinishedSweep, options: SweepOption
 def _view(prepared: PreparedSweep, finished: FinishedSweep, options: SweepOptions) -> BudgetView:
     from planner.files.prices import read_price_file
     from planner.report.budget import BudgetView
-    from planner.whatif import choose, full_plans, sensitivity, smallest_fits
+    from planner.sweep.smallest import smallest_fits
+    from planner.whatif import choose, full_plans, group_of, sensitivity
 
     sweep, choice = finished.sweep, choose(finished.sweep)
-    cheapest = choice.pick("cheapest")
+    effects = None
     plans = full_plans(prepared.tasks, choice)
+    if plans:
+        entry = choice.picks[0].entry
+        request = group_of(prepared.tasks, entry.point).at(entry.point.num_gpus)
+        effects = sensitivity(sweep, choice, entry, plans[0], request)
     file = options.price_file
     return BudgetView(
         sweep=sweep,
         choice=choice,
         plans=plans,
         smallest=smallest_fits(prepared.tasks, sweep),
-        sensitivity=None if cheapest is None else sensitivity(sweep, choice, cheapest, plans[0]),
+        sensitivity=effects,
         given_up=finished.given_up,
         unknown_gpus=() if file is None else read_price_file(file).unknown_gpus,
     )

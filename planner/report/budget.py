@@ -17,8 +17,9 @@ from planner.domain.plan import Plan, StalenessGain
 from planner.files.plan import Json
 from planner.files.prices import price_words
 from planner.report.words import counted, one_line
+from planner.sweep.smallest import SmallestFit
 from planner.units import HOUR_S, format_seconds
-from planner.whatif import Choice, Effect, Entry, Sensitivity, SmallestFit, choose
+from planner.whatif import Choice, Effect, Entry, Sensitivity, choose
 
 _NONE = "-"
 SHOWN_FRONT = 24
@@ -142,6 +143,8 @@ def _picks(view: BudgetView) -> Table:
     table.add_row("checkpoint", *(f"every {run.checkpoint_every}" for run in runs))
     prices = [view.sweep.head.price(row.point.kind) for row in rows]
     table.add_row("price", *(price_words(price) for price in prices))
+    if any(row.staleness for row in rows):
+        table.add_row("execution", *(f"{row.execution}, lag {row.staleness}" for row in rows))
     table.add_row("proof", *(_proof(entry.entry) for entry in picks))
     table.add_row("layout", *("\n".join(row.layouts) for row in rows))
     return table
@@ -235,11 +238,11 @@ def _effect_note(effect: Effect) -> str:
 
 def _staleness(gains: Sequence[StalenessGain]) -> str:
     if not gains:
-        return "staleness: plans are synchronous (lag 0); asynchronous ones were not searched"
+        return "staleness: no asynchronous plan is open to this framework"
     parts = [
         f"lag {gain.staleness} ({gain.mode}): "
         + (_NONE if gain.time_s is None else f"{format_seconds(gain.time_s)} per iteration")
-        + ("" if gain.is_permitted else ", not permitted")
+        + ("" if gain.is_permitted else ", not permitted (--staleness, --allow)")
         for gain in gains
     ]
     return f"staleness: {'; '.join(parts)}"

@@ -114,7 +114,8 @@ def prepare(spec: WorkloadSpec, options: SweepOptions) -> PreparedSweep:
 def _request(spec: WorkloadSpec, kind: str, mean: float | None) -> PlanRequest:
     """The open request of one kind of node, without the limits of a whole run."""
     bare = replace(
-        spec, gpus=kind, pools=(), inter_pool=None, objective=None, deadline=None, budget=None, steps=None,
+        spec, gpus=kind, pools=(), cluster=None, inter_pool=None, inter_pool_total=None, objective=None,
+        deadline=None, budget=None, steps=None,
         max_gpus=None, prices=(), strategies=(), response_mean=spec.response_mean if mean is None else mean,
     )  # fmt: skip
     return build_request(bare)

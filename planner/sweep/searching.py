@@ -35,7 +35,9 @@ def priced_parts(request: PlanRequest, rules: FrameworkRules | None) -> tuple[Se
     assert request.cluster is not None
     parts = []
     for execution in synchronous_executions(request.limits, rules):
-        inputs = make_inputs(request.workload, request.cluster, rules, execution, overheads=request.overheads)
+        inputs = make_inputs(
+            request.workload, request.cluster, rules, execution, request.limits.fixed, request.overheads
+        )
         priced = tuple(
             price_worker(worker, pool, inputs) for worker in inputs.graph.workers for pool in request.cluster.pools
         )

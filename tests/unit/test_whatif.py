@@ -14,6 +14,7 @@ from planner.domain.plan import Status
 from planner.files.spec import WorkloadSpec
 from planner.sweep.request import PreparedSweep, SweepOptions, prepare
 from planner.sweep.service import run_sweep
+from planner.sweep.smallest import smallest_fits
 from planner.whatif import (
     Entry,
     break_even,
@@ -24,7 +25,6 @@ from planner.whatif import (
     nearest_misses,
     pareto_front,
     sensitivity,
-    smallest_fits,
     time_at_mean,
 )
 
@@ -131,7 +131,8 @@ def test_the_chosen_plan_at_its_own_length_is_itself() -> None:
     for plan, point in zip(plans, dict.fromkeys(p.entry.point for p in choice.picks), strict=True):
         row = next(row for row in sweep.rows if row.point == point)
         assert plan.time_s == pytest.approx(row.time_s, rel=1e-9)
-        same = time_at_mean(plan, plan.workload.response.mean_tokens)
+        request = group_of(prepared.tasks, point).at(point.num_gpus)
+        same = time_at_mean(plan, request, plan.workload.response.mean_tokens)
         assert same == pytest.approx(plan.time_s, rel=1e-9)
 
 
@@ -141,7 +142,8 @@ def test_sensitivity_scales_with_what_it_says() -> None:
     cheapest = choice.pick("cheapest")
     assert cheapest is not None
     plan = full_plans(prepared.tasks, choice)[0]
-    found = sensitivity(sweep, choice, cheapest, plan)
+    request = group_of(prepared.tasks, cheapest.point).at(cheapest.point.num_gpus)
+    found = sensitivity(sweep, choice, cheapest, plan, request)
     by_name = {effect.what: effect for effect in found.effects}
     half, more = by_name["mean response 500 tokens"].run, by_name["mean response 1,500 tokens"].run
     grown = by_name["mean response grows to 2,000 during the run"].run
@@ -156,6 +158,10 @@ def test_sensitivity_scales_with_what_it_says() -> None:
     assert dearer.usd == pytest.approx(1.25 * cheapest.run.usd)
     assert dearer.time_s == pytest.approx(cheapest.run.time_s)
     assert "gb200 is as cheap at" in found.break_even
+    # what lag would buy, although none is permitted
+    lags = [gain.staleness for gain in found.staleness]
+    assert 0 in lags and max(lags) > 0
+    assert not any(gain.is_permitted for gain in found.staleness if gain.staleness)
 
 
 def test_break_even_prices_make_the_rival_as_cheap() -> None:

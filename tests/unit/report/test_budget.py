@@ -14,7 +14,8 @@ from planner.report.budget import BudgetView, budget_document, budget_report
 from planner.report.terminal import plain
 from planner.sweep.request import SweepOptions, prepare
 from planner.sweep.service import run_sweep
-from planner.whatif import choose, full_plans, sensitivity, smallest_fits
+from planner.sweep.smallest import smallest_fits
+from planner.whatif import choose, full_plans, group_of, sensitivity
 
 
 @cache
@@ -24,9 +25,11 @@ def view() -> BudgetView:
     sweep = run_sweep(prepared).sweep
     choice = choose(sweep)
     plans = full_plans(prepared.tasks, choice)
+    entry = choice.picks[0].entry
+    request = group_of(prepared.tasks, entry.point).at(entry.point.num_gpus)
     return BudgetView(
         sweep=sweep, choice=choice, plans=plans, smallest=smallest_fits(prepared.tasks, sweep),
-        sensitivity=sensitivity(sweep, choice, choice.picks[0].entry, plans[0]), given_up=(), unknown_gpus=(),
+        sensitivity=sensitivity(sweep, choice, entry, plans[0], request), given_up=(), unknown_gpus=(),
     )  # fmt: skip
 
 
