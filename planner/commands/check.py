@@ -25,16 +25,20 @@ OPTIONS = (
 )  # fmt: skip
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="launch script (never executed) or YAML file")]
-From = Annotated[str | None, typer.Option("--from", metavar="NAME", help="verl, ... or auto [auto]")]
+From = Annotated[str | None, opt._option("--from", metavar="NAME", help="verl, ... or auto [auto]")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="a variable of the script, or a key; repeatable"),
+    opt._option("--set", metavar="NAME=VALUE", help="a variable of the script, or a key; repeatable"),
 ]
 Root = Annotated[
-    Path | None, typer.Option("--root", metavar="DIRECTORY", help="files below it may be read [that of FILE]")
-]
+    Path | None,
+    opt._option(
+        "--root", metavar="DIRECTORY", help="files below it may be read [that of FILE]", convert=opt._directory_path,
+        kind="a directory",
+    ),
+]  # fmt: skip
 Reference = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="the model, if its path does not name one that is known")
+    str | None, opt._option("--model", metavar="MODEL", help="the model, if its path does not name one that is known")
 ]
 
 

@@ -330,7 +330,9 @@ class Expander:
             values = values if operation[-1] == "-" else []
         elif values is not None and operation:
             values = [self._changed(node, value, operation, operand, end) for value in values]
-        yield from _elements(values, mark(name), joined=kind == "*", splits=splits)
+        stored = self.state.variables.get(name)
+        unknown = stored if isinstance(stored, str) and is_mark(stored) else mark(name)
+        yield from _elements(values, unknown, joined=kind == "*", splits=splits)
 
     def _slice(self, node: Node, values: list[str], operand: int, end: int, *, is_arguments: bool) -> list[str] | None:
         bounds = self._bounds(node, operand, end)
