@@ -84,7 +84,7 @@ def merge(config: Config, tree: Mapping[str, Value], place: str, tables: Tables)
 
 def is_old(config: Config) -> bool:
     """Whether the configuration is of a version before 1.0."""
-    return bool(config.get(OLD_MODE)) and config.raw("actor.backend") is None
+    return bool(config.get(OLD_MODE)) and config.raw("rollout.backend") is None
 
 
 def is_legal(key: str, tables: Tables) -> bool:
