@@ -30,6 +30,7 @@ from planner.cost.link_bytes import (
     trainer_bytes,
 )
 from planner.cost.offload import offload_flags
+from planner.cost.work_bound import head_of, peak_flop_per_s, trainer_flop
 from planner.cost.work_depth import (
     GAE_FLOP_PER_TOKEN,
     GROUP_FLOP_PER_SAMPLE,
@@ -37,7 +38,6 @@ from planner.cost.work_depth import (
     Lengths,
     TimeBound,
     forward_depth,
-    forward_flop,
     gae_depth,
     generation_depth,
     group_depth,
@@ -45,10 +45,9 @@ from planner.cost.work_depth import (
     num_waves,
     rollout_flop,
     training_depth,
-    training_flop,
 )
 from planner.cost.worker import EngineJob, Site, TrainerJob
-from planner.domain.hardware import Cluster, Gpu, NodeType, Pool, Precision
+from planner.domain.hardware import Cluster, NodeType, Pool, Precision
 from planner.domain.overheads import Overheads
 from planner.domain.plan import Placement, Plan
 from planner.domain.request import PlanRequest
@@ -63,7 +62,7 @@ from planner.domain.strategy import (
     TrainerStrategy,
     TrainerTable,
 )
-from planner.domain.workload import RewardKind, TokenLoad, Workload
+from planner.domain.workload import TokenLoad, Workload
 from planner.files.catalog import load_overheads
 
 ADVANTAGES = "advantages"
@@ -364,7 +363,7 @@ class _View:
         step_s = float(decode_step_floor_s(job.model, job.precision, tp, site)[0])
         bound = replace(
             _link_bound(links, pool.node),
-            compute_s=base.work_flop / (strategy.num_gpus * _peak(pool.node.gpu, job.precision)),
+            compute_s=base.work_flop / (strategy.num_gpus * peak_flop_per_s(pool.node.gpu, job.precision)),
             depth_s=float(decode_chain_s(job, tp, site)[0]),
             slots_s=steps.num_tokens / steps.num_slots * step_s,
         )
@@ -380,11 +379,11 @@ class _View:
         job = trainer_job(self.workload, self.graph, worker)
         load = job.train_load if trains else dict(job.inference_loads)[name]
         assert load is not None
-        head, lengths = _head(self.workload, worker.name), Lengths.of_load(load)
+        head, lengths = head_of(self.workload, worker.name), Lengths.of_load(load)
         base = StageAnalysis(
             name=name.value,
             model=worker.model.id,
-            work_flop=_trainer_work(job, head, load, trains=trains),
+            work_flop=trainer_flop(job, head, load, trains=trains),
             num_levels=training_depth(
                 job.model, head, load, num_optimizer_steps=job.num_optimizer_steps, num_epochs=job.num_epochs
             )
@@ -405,7 +404,7 @@ class _View:
         links = trainer_bytes(job, load, strategy, self.site(pool), trains=trains)
         bound = replace(
             _link_bound(links, pool.node),
-            compute_s=(base.work_flop + again) / (strategy.num_gpus * _peak(pool.node.gpu, job.precision)),
+            compute_s=(base.work_flop + again) / (strategy.num_gpus * peak_flop_per_s(pool.node.gpu, job.precision)),
             depth_s=kernel_chain_s(job, self.site(pool), trains=trains, is_recomputed=is_full),
         )
         levels = base.num_levels
@@ -417,7 +416,7 @@ class _View:
 
     def _least(self, stage: StageAnalysis, precision: Precision) -> TimeBound:
         """Work and bytes of one stage over the whole cluster."""
-        peak = sum(pool.num_gpus * _peak(pool.node.gpu, precision) for pool in self.cluster.pools)
+        peak = sum(pool.num_gpus * peak_flop_per_s(pool.node.gpu, precision) for pool in self.cluster.pools)
         bandwidth = sum(pool.num_gpus * pool.node.gpu.hbm_bytes_per_s for pool in self.cluster.pools)
         return TimeBound(
             compute_s=stage.work_flop / peak, hbm_s=stage.links.hbm_bytes * self.cluster.num_gpus / bandwidth
@@ -438,9 +437,9 @@ class _View:
                 self.workload.rollout_precision if stage.kind is StageKind.GENERATION else self.workload.train_precision
             )
             gpus = [pool.node.gpu for pool in self.cluster.pools]
-            ratio = max(_peak(gpu, precision) / _peak(gpu, Precision.BF16) for gpu in gpus)
+            ratio = max(peak_flop_per_s(gpu, precision) / peak_flop_per_s(gpu, Precision.BF16) for gpu in gpus)
             work += next(item.work_flop for item in stages if item.name == name.value) / ratio
-        rate = sum(pool.num_gpus * _peak(pool.node.gpu, Precision.BF16) for pool in self.cluster.pools)
+        rate = sum(pool.num_gpus * peak_flop_per_s(pool.node.gpu, Precision.BF16) for pool in self.cluster.pools)
         return TimeBound(compute_s=work / rate, hbm_s=sum(bound.hbm_s for bound in least.values()), depth_s=chain_s)
 
 
@@ -449,11 +448,6 @@ def _degrees(job: EngineJob, pool: Pool) -> FloatArray:
     heads = max(layer.attention.num_heads for layer in job.model.layers)
     most = min(max(heads, 1), pool.num_gpus)
     return np.array([float(tp) for tp in range(1, most + 1) if max(heads, 1) % tp == 0])
-
-
-def _peak(gpu: Gpu, precision: Precision) -> float:
-    """Peak FLOP/s; what a GPU has no mode for runs in its first one."""
-    return gpu.peak(precision) if gpu.supports(precision) else gpu.peak_flop_per_s[0][1]
 
 
 def _link_bound(links: LinkBytes, node: NodeType) -> TimeBound:
@@ -467,21 +461,6 @@ def _link_bound(links: LinkBytes, node: NodeType) -> TimeBound:
         scale_up_s=seconds(links.scale_up_bytes, node.gpu.scale_up_bytes_per_s),
         nic_s=seconds(links.nic_bytes, node.nic_bytes_per_s),
     )
-
-
-def _head(workload: Workload, worker: WorkerName) -> Head:
-    if worker is WorkerName.CRITIC_TRAINER:
-        return Head.TOKEN_SCALAR
-    if worker is WorkerName.REWARD_MODEL:
-        return Head.TOKEN_SCALAR if workload.reward.kind is RewardKind.PROCESS_MODEL else Head.SEQUENCE_SCALAR
-    return Head.VOCABULARY
-
-
-def _trainer_work(job: TrainerJob, head: Head, load: TokenLoad, *, trains: bool) -> float:
-    lengths = Lengths.of_load(load)
-    if not trains:
-        return load.num_sequences * forward_flop(job.model, head, lengths)
-    return job.num_epochs * load.num_sequences * training_flop(job.model, head, lengths, lora_rank=job.lora_rank)
 
 
 def _least_weight_bytes(job: TrainerJob, *, trains: bool) -> float:
@@ -540,7 +519,7 @@ def _technique(
     at = layout(TrainerTable.of((strategy,)), totals, site.node)
     is_fp8 = job.precision is Precision.FP8
     states = memory.training_states(at, offload_flags(at.offload), lora_rank=job.lora_rank, is_fp8=is_fp8)
-    work = _trainer_work(job, Head.VOCABULARY, load, trains=True)
+    work = trainer_flop(job, Head.VOCABULARY, load, trains=True)
     is_full = strategy.recompute is Recompute.FULL
     if is_full:
         work += job.num_epochs * load.num_sequences * layers_flop(job.model, Lengths.of_load(load))

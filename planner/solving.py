@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from planner.cost.jobs import host_stage_s
+from planner.cost.work_bound import iteration_flop
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.fixed import FixedField
 from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
@@ -337,6 +338,7 @@ def make_problem(
         structure_filter=_structure_filter(rules, inputs.workload, limits),
         equal_size=rules is not None and rules.shared_workers_use_whole_group,
         execution=inputs.execution,
+        work_flop=iteration_flop(inputs.workload, inputs.graph, [pool.node.gpu for pool in cluster.pools]),
     )
 
 

@@ -105,7 +105,9 @@ def _gathered(
     place = NODE_FRACTIONS.index(_GATHER_LEFT)
     below = np.array([*(fraction < _GATHER_LEFT - 1e-9 for fraction in NODE_FRACTIONS), True])
     moved = slots * _GATHER_LEFT * (GATHER_SHARE - 1.0)
-    gather = prefill_s(job.model, formats, node, overheads, layout, moved, context_tokens[place])
+    # A rollout without tail never stays at this fraction.
+    context = np.maximum(context_tokens[place], 1.0)
+    gather = prefill_s(job.model, formats, node, overheads, layout, moved, context)
     step = decode_step_terms(
         job.model, formats, node, overheads, layout, running[below] * GATHER_SHARE, context_tokens[below]
     )

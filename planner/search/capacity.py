@@ -82,12 +82,19 @@ class CapacitySearch:
         prices = [pool.usd_per_gpu_hour for pool in pools]
         self.has_prices = all(price is not None for price in prices)
         self._price = np.array([price if self.has_prices and price is not None else 1.0 for price in prices]) / HOUR_S
+        self._work_flop = search.problem.work_flop
+        self._peak = np.array([pool.peak_flop_per_s for pool in pools])
         self._known: dict[tuple[bool, tuple[int, ...]], tuple[float, Minimum]] = {}
 
     def rate(self, num_gpus: IntArray) -> float:
         """USD (or GPU-hours) per second of the whole nodes that so many GPUs occupy."""
         nodes = -(-num_gpus // self._per_node)
         return float(np.sum(nodes * self._per_node * self._price))
+
+    def least_s(self, num_gpus: IntArray) -> float:
+        """Seconds that the work of an iteration takes at the peak of so many GPUs."""
+        rate = float(np.sum(self._peak[num_gpus > 0] * num_gpus[num_gpus > 0]))
+        return self._work_flop / rate if rate > 0 else 0.0
 
     def run(self, goal: Goal, *, beat: Key = NEVER, call_limit: int | None = None) -> CapacityResult:
         """The best plan for the goal with a key below `beat`; without any, the result's bound is at least `beat`.
@@ -106,6 +113,9 @@ class CapacitySearch:
                 open_key = min(open_key, box.bound)
                 break
             limit_s = self._time_limit(goal, low, best_key)
+            if self.least_s(high) > limit_s:
+                # Too much work for these GPUs: nothing to search.
+                continue
             single = bool((low == high).all())
             # How many GPUs are needed is a yes-or-no question for each box; only the last box needs the best time.
             minimum = self._minimise(high, limit_s, first_only=goal.objective is Objective.GPUS and not single)
@@ -129,7 +139,8 @@ class CapacitySearch:
     def _push(self, boxes: _Boxes, goal: Goal, best: Key, low: IntArray, high: IntArray, time_s: float) -> None:
         high = self._clip(goal, best, low, high)
         if (high >= low).all():
-            boxes.push(_Box(bound=self._key(goal, low, time_s), low=low, high=high))
+            bound = self._key(goal, low, max(time_s, self.least_s(high)))
+            boxes.push(_Box(bound=bound, low=low, high=high))
 
     def _minimise(self, capacity: IntArray, cutoff_s: float, *, first_only: bool) -> Minimum:
         key = (first_only, tuple(int(n) for n in capacity))

@@ -12,6 +12,7 @@ from planner.cost.step_losses import with_step_losses
 from planner.cost.terms import Terms
 from planner.cost.training import price_trainer
 from planner.cost.trunk import weight_copy_bytes, within_trunk
+from planner.cost.work_bound import peak_flop_per_s
 from planner.cost.worker import Site, WorkerCosts
 from planner.domain.execution import IN_STEP, Execution
 from planner.domain.fixed import FixedField
@@ -103,6 +104,7 @@ def search_pool(pool: Pool, inputs: PricingInputs) -> SearchPool:
         usable_bytes=site_of(pool, inputs).usable_bytes,
         host_ram_bytes=pool.node.host_ram_bytes * (1.0 - inputs.workload.memory_margin_ratio),
         usd_per_gpu_hour=pool.usd_per_gpu_hour,
+        peak_flop_per_s=peak_flop_per_s(pool.node.gpu, Precision.BF16),
     )
 
 

@@ -40,6 +40,8 @@ class SearchPool:
     usable_bytes: float
     host_ram_bytes: float
     usd_per_gpu_hour: float | None = None
+    peak_flop_per_s: float = np.inf
+    """16-bit peak of one GPU."""
 
     def __post_init__(self) -> None:
         if self.num_nodes < 1 or self.gpus_per_node < 1:
@@ -117,6 +119,8 @@ class SearchProblem:
     structure_filter: StructureFilter | None = None
     equal_size: bool = False
     execution: Execution = IN_STEP
+    work_flop: float = 0.0
+    """Least 16-bit work of an iteration: no plan takes less than this at the peak rate of all GPUs."""
 
     def __post_init__(self) -> None:
         for pool in self.pools:

@@ -41,6 +41,9 @@ class FakePipeline(types.ModuleType):
         self.requests.append(request)
         return self.answer()
 
+    def plan_with_search(self, request: PlanRequest) -> types.SimpleNamespace:
+        return types.SimpleNamespace(plan=self.make_plan(request))
+
     def estimate(self, request: PlanRequest, strategies: tuple[FixedWorker, ...]) -> Plan:
         self.requests.append(request)
         self.fixed.append(strategies)
@@ -437,7 +440,7 @@ def test_internal_error_is_one_line_and_exit_1() -> None:
         "import sys, types\n"
         "fake = types.ModuleType('planner.pipeline')\n"
         "def make_plan(request): raise ZeroDivisionError('boom')\n"
-        "fake.make_plan = make_plan\n"
+        "fake.plan_with_search = make_plan\n"
         "sys.modules['planner.pipeline'] = fake\n"
         "sys.argv = ['rlplan', 'plan', 'qwen3-8b']\n"
         "from planner.cli import main; main()\n"
@@ -455,7 +458,7 @@ def test_interrupt_of_the_process_is_quiet() -> None:
     code = (
         "import os, signal, sys, types\n"
         "fake = types.ModuleType('planner.pipeline')\n"
-        "fake.make_plan = lambda request: os.kill(os.getpid(), signal.SIGINT)\n"
+        "fake.plan_with_search = lambda request: os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.modules['planner.pipeline'] = fake\n"
         "sys.argv = ['rlplan', 'plan', 'qwen3-8b']\n"
         "from planner.cli import main; main()\n"
