@@ -303,6 +303,9 @@ def _waits(
                 continue
             if meets:
                 waits.append(_Wait(before=second, after=first, batches=1))
+                if first is not second:
+                    # Arcs order stages on GPUs only; a controller waits for those on the host too.
+                    waits.append(_Wait(before=first, after=second, batches=0))
     if timing.lead is not None:
         before = engine[: timing.lead.num_before]
         for name in engine:

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from planner.cost.worker import Moment
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName
 from planner.search.cycles import Cycle, Lead, Recurrence
-from planner.search.orders import Arc, Order, OrderBook, maximal_paths, sequence
+from planner.search.orders import Arc, Order, OrderBook, maximal_paths, orientations, sequence
 from planner.search.structures import Structure
 
 Part = tuple[StageName, Moment | None]
@@ -94,6 +95,8 @@ class TimingBook:
         self._book = OrderBook(graph)
         self._cache: dict[tuple[object, ...], tuple[Timing, ...]] = {}
         self._least: dict[Recurrence, Timing] = {}
+        self._by_first: dict[tuple[Arc, ...], tuple[Order, ...]] = {}
+        self._ranks: dict[tuple[Arc, ...], list[StageName]] = {}
 
     def relaxed(self, structure: Structure) -> tuple[Timing, ...]:
         """Timings of which one is never slower than any real one; they are real themselves in synchronous plans.
@@ -116,7 +119,7 @@ class TimingBook:
             pattern = self._recurrence(structure)
             found = () if pattern is None else pattern.solutions()
             return tuple(Timing(arcs=s.arcs, rows=self._cycle_rows(s.cycles), lead=s.lead) for s in found)
-        key = (tuple(self._cliques(structure)), self._engine_group(structure), self._updates_share(structure))
+        key = (tuple(self._book.conflicts(structure)), self._engine_group(structure), self._updates_share(structure))
         if key not in self._cache:
             self._cache[key] = tuple(self._synchronous(structure))
         return self._cache[key]
@@ -133,7 +136,8 @@ class TimingBook:
     def _orders(self, structure: Structure) -> tuple[Order, ...]:
         policy = self._execution.policy
         if policy is SchedulingPolicy.PLANNED:
-            return self._book.orders(structure)
+            streams = Fusion.INTER_STAGE in self._execution.fusions
+            return self._orders_by_first(structure) if streams else self._book.orders(structure)
         conflicts = self._book.conflicts(structure)
         if policy is SchedulingPolicy.FIFO:
             arcs = tuple(self._first_ready(a, b) for a, b in conflicts)
@@ -141,6 +145,21 @@ class TimingBook:
             program = self._program_order()
             arcs = tuple(pair for pair in pairwise(program) if pair not in self._graph.edges)
         return (Order(arcs=arcs, paths=maximal_paths(self._names, [*self._graph.edges, *arcs])),)
+
+    def _orders_by_first(self, structure: Structure) -> tuple[Order, ...]:
+        """Orders of which none beats another when it also matters which assessor on a path takes responses as they
+        come: that of a longer path can save more."""
+        edges, conflicts = self._graph.edges, tuple(self._book.conflicts(structure))
+        if conflicts not in self._by_first:
+            found: dict[frozenset[tuple[int, StageName | None]], Order] = {}
+            for arcs in orientations(self._names, edges, conflicts):
+                order = Order(arcs=arcs, paths=maximal_paths(self._names, [*edges, *arcs]))
+                paths = frozenset((path, self._first_assessor(order, self._members(path))) for path in order.paths)
+                if not any(_beats_by_first(other, paths) for other in found):
+                    found = {other: o for other, o in found.items() if not _beats_by_first(paths, other)}
+                    found[paths] = order
+            self._by_first[conflicts] = tuple(found.values())
+        return self._by_first[conflicts]
 
     def _program_order(self) -> list[StageName]:
         """Stages in the order in which a controller starts them: as in the graph, the critic's update first."""
@@ -185,7 +204,10 @@ class TimingBook:
 
     def _updates_share(self, structure: Structure) -> bool:
         both = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
-        return all(self._graph.has_worker(name) for name in both) and _same_block(structure, *both)
+        if not all(self._graph.has_worker(name) for name in both):
+            return False
+        places = structure.places()
+        return places[both[0]] == places[both[1]]
 
     def _shares_engine(self, structure: Structure, stage: StageName) -> bool:
         worker = self._graph.stage(stage).worker
@@ -233,8 +255,9 @@ class TimingBook:
         following = [name for name in path if name in ASSESSING]
         if not following:
             return None
-        ranks = sequence(self._names, [*self._graph.edges, *order.arcs])
-        first = min(following, key=ranks.index)
+        if order.arcs not in self._ranks:
+            self._ranks[order.arcs] = sequence(self._names, [*self._graph.edges, *order.arcs])
+        first = min(following, key=self._ranks[order.arcs].index)
         return first if self._graph.stage(first).kind in (StageKind.INFERENCE, StageKind.HOST) else None
 
     # ------------------------------------------------------------------------------------------ asynchronous
@@ -304,11 +327,24 @@ class TimingBook:
         )
 
 
+@lru_cache(maxsize=16)
+def timing_book(graph: StageGraph, execution: Execution) -> TimingBook:
+    """The book of a graph and an execution; searches of changed lengths or clusters share it."""
+    return TimingBook(graph, execution)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fused:
     streams: bool
     gathers: bool
     joint_updates: bool
+
+
+def _beats_by_first(
+    first: frozenset[tuple[int, StageName | None]], second: frozenset[tuple[int, StageName | None]]
+) -> bool:
+    """Whether each path of `first` is part of one of `second` with the same assessor behind the rollout."""
+    return all(any(p & q == p and a is b for q, b in second) for p, a in first)
 
 
 def _joined(stages: list[StageName]) -> list[dict[Part, float]]:
@@ -318,10 +354,6 @@ def _joined(stages: list[StageName]) -> list[dict[Part, float]]:
         return [rest]
     alone: list[dict[Part, float]] = [{**rest, (name, None): 1.0} for name in UPDATES]
     return [*alone, {**rest, **{(name, Moment.WITHOUT_BUBBLE): 1.0 for name in UPDATES}}]
-
-
-def _same_block(structure: Structure, first: WorkerName, second: WorkerName) -> bool:
-    return any(first in block and second in block for pool in structure.pools for block in pool.blocks)
 
 
 def _row(parts: dict[Part, float]) -> Row:

@@ -12,7 +12,7 @@ from planner.domain.execution import Execution
 from planner.domain.stages import StageGraph, StageName, WorkerName
 from planner.domain.strategy import FloatArray, IntArray
 from planner.search.structures import Structure
-from planner.search.timing import LAST_SHARE, Part, Row, Timing, TimingBook, moments_of
+from planner.search.timing import LAST_SHARE, Part, Row, Timing, moments_of, timing_book
 
 
 class Sync(IntEnum):
@@ -113,7 +113,7 @@ class UnitBuilder:
         self, frame: Frame, pools: Sequence[str], host_stage_s: dict[StageName, float], host_least_s: float
     ) -> None:
         self._frame = frame
-        self._book = TimingBook(frame.graph, frame.execution)
+        self._book = timing_book(frame.graph, frame.execution)
         self._host_s: dict[Part, float] = {}
         for stage, seconds in host_stage_s.items():
             self._host_s |= host_parts(stage, seconds, host_least_s)
