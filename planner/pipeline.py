@@ -96,6 +96,8 @@ def plan_with_search(request: PlanRequest) -> Planned:
     if outcome.result.solution is None:
         raise InfeasibleError(_why_infeasible(request, cluster, outcome))
     plan = _plan(request, cluster, outcome, outcome.result.solution, start)
+    if rules is not None:
+        plan = replace(plan, unrestricted_value=_unrestricted_value(request, cluster, outcome))
     return Planned(plan=plan, outcome=outcome, rules=rules)
 
 
@@ -334,6 +336,20 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
     )
     plan = _judged(plan)
     return replace(plan, run=_run_report(start, outcome.first_s))
+
+
+def _unrestricted_value(request: PlanRequest, cluster: Cluster, outcome: Outcome) -> float | None:
+    """What the best plan of any framework would reach, in the unit of the objective.
+
+    The framework's own plan is one of that space, so that a preference for simple plans cannot make it look better.
+    """
+    free = replace(request, limits=replace(request.limits, framework=None))
+    found = best_solution(free, cluster, None, ())
+    if found is None:
+        return None
+    values = {"s": found.time_s, "GPUs": float(found.num_gpus), "USD": found.usd}
+    value = values.get(outcome.result.unit)
+    return None if value is None else min(value, outcome.result.value)
 
 
 def _plain_if_as_good(

@@ -42,7 +42,8 @@ def peak_flop_per_s(gpu: Gpu, precision: Precision) -> float:
 def stage_flop(workload: Workload, graph: StageGraph, name: StageName) -> float:
     """Least work of a stage; 0 for transfers and work on the host."""
     stage = graph.stage(name)
-    if stage.worker is None:
+    if stage.worker is None or name is StageName.SECOND_ROLLOUT:
+        # All responses of a split rollout count with its first part.
         return 0.0
     worker = graph.worker(stage.worker)
     if stage.kind is StageKind.GENERATION:

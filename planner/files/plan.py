@@ -62,6 +62,7 @@ def plan_document(plan: Plan) -> dict[str, Json]:
             "unit": plan.objective_unit,
             "bound": plan.bound,
             "gap_ratio": plan.gap_ratio,
+            "unrestricted_value": plan.unrestricted_value,
         },
         "iteration": _iteration(plan),
         "execution": {**_object(plan.execution), "period_s": plan.period_s},
@@ -459,6 +460,7 @@ def _to_plan(file: PlanFile) -> Plan:
         execution=file.execution.to_domain(),
         period_s=file.execution.period_s,
         staleness_gains=tuple(file.staleness_gains),
+        unrestricted_value=file.objective.unrestricted_value,
         links=tuple(file.links),
         run=file.run,
     )

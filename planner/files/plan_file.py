@@ -62,6 +62,9 @@ class ObjectiveFile(_Part):
     unit: str
     bound: float
     gap_ratio: float
+    unrestricted_value: float | None = Field(
+        default=None, gt=0, description="Of the best plan that is not restricted to the framework."
+    )
 
 
 class IterationFile(_Part):

@@ -62,6 +62,19 @@ def proof_words(plan: Plan) -> tuple[str, str]:
     )
 
 
+def restriction_words(plan: Plan) -> str:
+    """`'verl costs 3.2% against the best plan of any framework (616 s)'`; empty without a framework."""
+    if plan.unrestricted_value is None or plan.limits.framework is None:
+        return ""
+    best = plan.unrestricted_value
+    cost_ratio = plan.objective_value / best - 1.0 if best else 0.0
+    if cost_ratio < 5e-4:
+        return f"the restriction to {plan.limits.framework} costs nothing"
+    values = {"s": format_seconds(best), "GPUs": f"{best:.0f} GPUs", "USD": f"{best:,.2f} USD"}
+    shown = values.get(plan.objective_unit, f"{best:,.2f} {plan.objective_unit}")
+    return f"the restriction to {plan.limits.framework} costs {cost_ratio:.1%} (best plan of any framework: {shown})"
+
+
 def execution_words(plan: Plan) -> str:
     """`'synchronous'`, `'asynchronous batches, staleness 1'`, with what is fused."""
     execution = plan.execution

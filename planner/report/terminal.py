@@ -22,6 +22,7 @@ from planner.report.facts import (
     execution_words,
     limit_words,
     proof_words,
+    restriction_words,
     whole_cost_words,
 )
 from planner.report.pictures import memory_bars, timeline
@@ -184,8 +185,10 @@ def _headline(plan: Plan) -> Group:
         f"response up to {work.response.max_tokens:,} (mean {work.response.mean_tokens:,.0f}) tokens",
         style="dim",
     )
-    lines = [title, job, Text(), _answer(plan), *_time_band(plan), _proof(plan), *_limits(plan), *_no_framework(plan)]
-    lines += _few_sizes(plan)
+    lines = [title, job, Text(), _answer(plan), *_time_band(plan), _proof(plan), *_limits(plan)]
+    restriction = restriction_words(plan)
+    lines += [Text(restriction, style="dim")] if restriction else []
+    lines += [*_no_framework(plan), *_few_sizes(plan)]
     lines += [Text(f"does not fit: {problem}", "bold red") for problem in misfits(plan)]
     if rests_on_defaults(plan):
         lines.append(

@@ -46,7 +46,9 @@ EXCLUDED: tuple[tuple[str, str], ...] = (
     ),
     ("a worker over several pools", "rollout shares over pools are planned"),
     ("device groups that overlap other than by one being the whole pool", "groups are laminar"),
-    ("asynchronous execution and stage fusion", "planned; every plan is synchronous and on-policy"),
+    ("asynchronous execution with trainer and engines on the same GPUs", "nothing would overlap"),
+    ("stage fusion in asynchronous plans", "assessors of one batch already run beside the rollout of the next"),
+    ("attention data parallelism inside an engine, ep other than 1 or tp", "planned"),
 )
 
 
@@ -124,7 +126,13 @@ def describe() -> str:
         " below a node of 3, 5, 6, 7, ... GPUs: every number",
         "  groupings            any set of workers on the whole pool, any set partition of the others into disjoint"
         " groups, any pool per worker",
-        "  order of stages      every order that the dependencies allow",
+        "  order of stages      every order that the dependencies allow; or fifo, or sequential",
+        "",
+        "Execution",
+        "  synchronous          assessors may start while the rollout's tail runs, on other GPUs or on those that a"
+        " gathered tail leaves free (inter-stage fusion); actor and critic updates may share a pipeline (intra-stage)",
+        "  asynchronous         up to the permitted staleness, trainer and engines on different GPUs: whole batches, or"
+        " streaming where partial rollouts are permitted",
         "",
         "Trainer (and forward-only workers, without vpp, recompute and optimizer)",
         f"  tp                   {listed(TP_DEGREES)} within one scale-up domain, sequence parallelism whenever tp > 1",

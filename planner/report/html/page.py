@@ -10,7 +10,15 @@ from importlib.resources import files
 
 from planner import __version__
 from planner.domain.plan import Plan
-from planner.report.facts import band_words, cost_words, execution_words, limit_words, proof_words, whole_cost_words
+from planner.report.facts import (
+    band_words,
+    cost_words,
+    execution_words,
+    limit_words,
+    proof_words,
+    restriction_words,
+    whole_cost_words,
+)
 from planner.report.html.cluster import cluster_figure
 from planner.report.html.context import (
     accuracy_figure,
@@ -108,6 +116,9 @@ def _headline(plan: Plan, title: str) -> Html:
     notes.append(tag("p", {}, tag("b", {"class": "status"}, verdict), rest + ("" if rest.endswith(".") else ".")))
     if limit_words(plan):
         notes.append(tag("p", {}, limit_words(plan) + "."))
+    if restriction_words(plan):
+        words = restriction_words(plan)
+        notes.append(tag("p", {}, f"{words[0].upper()}{words[1:]}."))
     if plan.frameworks and not any(item.can_run for item in plan.frameworks):
         notes.append(_warning("No known framework can run this plan as it is; see Frameworks."))
     if rests_on_defaults(plan):
