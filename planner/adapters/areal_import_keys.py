@@ -70,7 +70,8 @@ def merge(config: Config, tree: Mapping[str, Value], place: str, tables: Tables)
         value = _value(tree, key)
         rename = next((item for item in tables.renames if key == item.old or key.startswith(f"{item.old}.")), None)
         if rename is not None and key not in tables.legal:
-            findings.append(_renamed(key, rename, place, tables))
+            found = _renamed(rename, place, tables)
+            findings += [] if found in findings else [found]
             if rename.new is not None and key == rename.old:
                 config.set(rename.new, value, place)
             continue
@@ -98,10 +99,10 @@ def _value(tree: Mapping[str, Value], key: str) -> Value:
     return node
 
 
-def _renamed(key: str, rename: Rename, place: str, tables: Tables) -> Finding:
+def _renamed(rename: Rename, place: str, tables: Tables) -> Finding:
     why = f": {rename.why}" if rename.why else ""
     return Finding(
-        place=f"{place}: {key}",
+        place=f"{place}: {rename.old}",
         severity=Severity.WARNING,
         message=f"is of AReaL up to {rename.until}, and {tables.version} refuses it{why}",
         remedy=f"write {rename.new}" if rename.new else "remove it",

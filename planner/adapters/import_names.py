@@ -31,21 +31,33 @@ def read_checkpoint(values: Values, key: str, accepts: Accepts | None = None) ->
     well, which differ in their training only. None when the model is not known; then the key is asked for.
     """
     tail = _tail(values, key)
+    whole = values.config.get(key)
+    if isinstance(whole, str) and is_known(whole) and _accepted(whole, accepts):
+        return whole
     plain = _PRECISION.sub("", tail)
-    for name in _shortened(plain) if accepts is not None else _stages(plain, tail):
-        model = _load(name)
-        if model is not None and (accepts is None or accepts(model)):
-            if name != tail:
-                detail = "" if accepts is None else ", whose shape is the one given"
-                values.find(key, Severity.NOTE, f"{shown(tail)[:100]} is read as {model.id}{detail}")
-            return name
+    for name in [*_shortened(plain)] if accepts is not None else []:
+        if _accepted(name, accepts):
+            return _noted(values, key, tail, name, ", whose shape is the one given")
     if accepts is not None:
         # The whole catalog, for shapes that only one model has.
         names = _same_shape(accepts)
         if len(names) == 1:
-            values.find(key, Severity.NOTE, f"{shown(tail)[:100]} has the shape of {names[0]} and is read as it")
-            return names[0]
+            return _noted(values, key, tail, names[0], ", the only model of the catalog with its shape")
+    for name in _stages(plain, tail):
+        if _accepted(name, None):
+            return _noted(values, key, tail, name, "")
     return read_model(values, key)
+
+
+def _accepted(name: str, accepts: Accepts | None) -> bool:
+    model = _load(name)
+    return model is not None and (accepts is None or accepts(model))
+
+
+def _noted(values: Values, key: str, tail: str, name: str, why: str) -> str:
+    if name != tail:
+        values.find(key, Severity.NOTE, f"{shown(tail)[:100]} is read as {name}{why}")
+    return name
 
 
 def _tail(values: Values, key: str) -> str:
