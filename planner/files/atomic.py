@@ -104,6 +104,19 @@ def read_limited(path: Path, max_bytes: int, *, kind: str) -> str:
     return text
 
 
+def check_readable(path: Path, accepted: str) -> None:
+    """Raises InvalidInputError unless `path` is a regular file: reading a pipe or a device may never end."""
+    where = str(path)[:_SHOWN_LENGTH]
+    try:
+        _check_regular(path.stat().st_mode, where, accepted)
+    except FileNotFoundError:
+        raise InvalidInputError("does not exist", where=where, accepted=accepted) from None
+    except OSError as error:
+        raise InvalidInputError(f"cannot be read: {error.strerror}", where=where) from None
+    except ValueError:
+        raise InvalidInputError("is not a usable file name", where=repr(where)) from None
+
+
 _SHOWN_LENGTH = 200
 
 
