@@ -62,6 +62,8 @@ def read(source: Source) -> Imported:
         gpus_per_node=plan.layout.gpus_per_node,
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
+        # trainer/ppo_utils/experience_maker.py: always.
+        recomputes_old_logprob=True,
         settings=tuple(values.settings),
         findings=by_severity((*source.findings, *found, *strays, *settled(values))),
         knobs=knobs(plan.workers, is_dynamic=values.flag("train.dynamic_batch_enable")),

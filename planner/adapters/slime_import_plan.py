@@ -61,6 +61,7 @@ def read_plan(values: Values, program: str) -> ReadPlan:
         response_max=response_max, critic=model if algorithm == "ppo" else None, reward="rule",
         rollout_precision="fp8" if precision_of(values, MODEL) == "fp8" else None, framework="slime",
     )  # fmt: skip
+    _old_logprobs(values, algorithm, steps)
     _say(values, pools, execution, prompts, group, per_update, steps)
     workers = read_workers(
         values, pools, prompt_max + response_max, model, has_critic=algorithm == "ppo", has_reference=kl > 0
@@ -215,6 +216,17 @@ def _execution(values: Values, program: str) -> Execution:
         )  # fmt: skip
     mode = ExecutionMode.STREAMING if continuous else ExecutionMode.BATCHES
     return Execution(mode=mode, staleness=staleness)
+
+
+def _old_logprobs(values: Values, algorithm: str, steps: int) -> None:
+    """slime/backends/megatron_utils/actor.py can_reuse_log_probs_in_loss."""
+    skips = steps == 1 and algorithm in ("grpo", "dr-grpo", "dapo", "reinforce++") and not values.number("kl-coef", 0.0)
+    if skips or values.flag("use-rollout-logprobs"):
+        why = "--use-rollout-logprobs" if not skips else "one update per iteration"
+        values.find(
+            "use-rollout-logprobs" if not skips else "global-batch-size", Severity.NOTE,
+            f"{why}: slime leaves the old log-probs out, which are priced all the same",
+        )  # fmt: skip
 
 
 def _say(

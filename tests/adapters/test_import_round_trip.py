@@ -43,7 +43,7 @@ CASES = {
     ),
     "areal": (
         "qwen3-8b-16+16-sync", "qwen3-30b-a3b-64+32-streaming", "qwen3-0.6b-8+8-streaming", "ppo", "gspo",
-        "reference-apart", "critic-apart", "fsdp-tp", "lora-fsdp", "context-parallel", "lag-8",
+        "reference-apart", "critic-apart", "fsdp-tp", "lora-fsdp", "context-parallel", "lag-8", "no-old-logprob",
     ),
 }  # fmt: skip
 PAIRS = [(framework, name) for framework, names in CASES.items() for name in names]
@@ -92,6 +92,7 @@ def _compare_workload(trip: RoundTrip) -> None:
     assert (spec.prompt_max, spec.response_max) == (work.prompt_max_tokens, work.response.max_tokens)
     assert spec.kl_coefficient == work.kl_coefficient and spec.lora_rank == work.lora_rank
     assert spec.model == work.actor.hf_repo
+    assert trip.imported.recomputes_old_logprob == work.needs_old_logprob
     assert trip.imported.framework in MODULES
 
 
