@@ -13,11 +13,10 @@ import typer
 from planner import cli_options as opt
 from planner.commands.common import check_output, print_table, progress
 from planner.commands.workload import OPTIONS, with_spec
-from planner.errors import DifferenceError, InfeasibleError, InvalidInputError, nearest, printable
+from planner.errors import DifferenceError, InfeasibleError, InvalidInputError, printable
 from planner.files.spec import WorkloadSpec
 
 if TYPE_CHECKING:
-    from planner.report.budget import BudgetView
     from planner.sweep.request import PreparedSweep, SweepOptions
     from planner.sweep.service import FinishedSweep
 
@@ -125,16 +124,10 @@ def budget(
 def _run(
     prepared: PreparedSweep, output: Path | None, resume: bool, executor: str | None, workers: int | None
 ) -> FinishedSweep:
-    from planner.sweep.lanes import ExecutorKind
+    from planner.api.sweeps import executor_named
     from planner.sweep.service import run_sweep
 
-    name = (executor or ExecutorKind.LOCAL.value).lower()
-    known = [kind.value for kind in ExecutorKind]
-    if name not in known:
-        raise InvalidInputError(
-            f"{name[: opt.SHOWN_LENGTH]!r} is not known", where="--executor", accepted=", ".join(known),
-            suggestion=nearest(name, known),
-        )  # fmt: skip
+    kind = executor_named(executor or "local")
     seen = [0, 0]
     try:
         with _bar() as show:
@@ -144,7 +137,7 @@ def _run(
                 show(done, total)
 
             finished = run_sweep(
-                prepared, output=output, resume=resume, executor=ExecutorKind(name), num_workers=workers,
+                prepared, output=output, resume=resume, executor=kind, num_workers=workers,
                 on_progress=note,
             )  # fmt: skip
     except KeyboardInterrupt:
@@ -183,7 +176,9 @@ def _show(prepared: PreparedSweep, finished: FinishedSweep, options: SweepOption
     from planner.report.budget import budget_document, budget_report
 
     with progress("looking at the best plans"):
-        view = _view(prepared, finished, options)
+        from planner.api.sweeps import budget_view
+
+        view = budget_view(prepared, finished, options.price_file)
     if as_json:
         import json
 
@@ -199,28 +194,3 @@ def _show(prepared: PreparedSweep, finished: FinishedSweep, options: SweepOption
             f"{len(finished.given_up):,} points were not planned, their worker died twice (out of memory?); "
             f"--resume tries them again"
         )
-
-
-def _view(prepared: PreparedSweep, finished: FinishedSweep, options: SweepOptions) -> BudgetView:
-    from planner.files.prices import read_price_file
-    from planner.report.budget import BudgetView
-    from planner.sweep.smallest import smallest_fits
-    from planner.whatif import choose, full_plans, group_of, sensitivity
-
-    sweep, choice = finished.sweep, choose(finished.sweep)
-    effects = None
-    plans = full_plans(prepared.tasks, choice)
-    if plans:
-        entry = choice.picks[0].entry
-        request = group_of(prepared.tasks, entry.point).at(entry.point.num_gpus)
-        effects = sensitivity(sweep, choice, entry, plans[0], request)
-    file = options.price_file
-    return BudgetView(
-        sweep=sweep,
-        choice=choice,
-        plans=plans,
-        smallest=smallest_fits(prepared.tasks, sweep),
-        sensitivity=effects,
-        given_up=finished.given_up,
-        unknown_gpus=() if file is None else read_price_file(file).unknown_gpus,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +11,8 @@ import typer
 from planner import cli_options as opt
 from planner.commands.common import print_table, progress
 from planner.commands.workload import with_spec
-from planner.errors import DifferenceError, InvalidInputError
-from planner.files.spec import WorkloadSpec, override
+from planner.errors import DifferenceError
+from planner.files.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from planner.adapters.imported import Imported
@@ -55,42 +54,19 @@ def check(
     """Check a configuration of a framework: what it does, whether it fits, what would be better."""
     from planner.adapters.import_source import open_source, parse_given
     from planner.adapters.importers import import_source
+    from planner.api.checking import checked, lacking
 
     source = open_source(file, given=parse_given(tuple(given or ()), model=model), root=root)
     imported = import_source(source, (framework or "auto").lower())
-    if imported.unresolved or spec.gpus is None:
+    missing = lacking(imported, spec)
+    if missing is not None:
         _show_import(imported, as_json=as_json)
-        raise _needs(imported, spec)
+        raise missing
     with progress("checking"):
-        view = _checked(imported, spec)
+        view = checked(imported, spec)
     _show(view, as_json=as_json)
     if view.has_problem:
         raise typer.Exit(DifferenceError.exit_code)
-
-
-def _checked(imported: Imported, spec: WorkloadSpec) -> CheckView:
-    from planner.check import check as check_imported
-    from planner.check import gpus_text, unpriced
-    from planner.files.workload import build_request
-
-    given = override(imported.spec, replace(spec, gpus=gpus_text(imported, spec.gpus or "")))
-    try:
-        request = build_request(given)
-    except InvalidInputError as error:
-        if imported.has_errors:
-            # What is wrong with the configuration is the answer; that it cannot be priced follows from it.
-            return unpriced(imported, str(error))
-        raise
-    return check_imported(imported, request)
-
-
-def _needs(imported: Imported, spec: WorkloadSpec) -> InvalidInputError:
-    """What has to be given before anything can be priced."""
-    asked = [f"--set {name}=..." for name in imported.unresolved if not name.startswith("--")]
-    asked += [name for name in imported.unresolved if name.startswith("--")]
-    if spec.gpus is None:
-        asked.append("--gpus TYPE (the configuration says how many GPUs, not which)")
-    return InvalidInputError(f"to be priced, the configuration needs {', '.join(asked)}", where=imported.file)
 
 
 def _show_import(imported: Imported, *, as_json: bool) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from planner import cli_options as opt
 from planner.commands.baselines import Baselines, Pareto, deliver_with_more
 from planner.commands.common import check_output, deliver, print_table, progress, read_workload, width, wrapped
@@ -83,9 +81,6 @@ def estimate(
     as_json: opt.AsJson = False,
 ) -> None:
     """Price a fixed configuration: all strategies given, nothing searched. Options override the file."""
-    from planner.files.fixed import build_fixed_workers, fixed_assumptions
-    from planner.files.workload import build_request
-
     check_output(output)
     flags = WorkloadSpec(
         gpus=gpus, cluster=cluster, prompt_max=prompt_max, prompt_mean=prompt_mean, response_max=response_max,
@@ -93,11 +88,8 @@ def estimate(
         memory_margin=memory_margin, prices=tuple(prices or ()), profile=profile,
     )  # fmt: skip
     spec = override(read_workload(file), flags)
-    request = build_request(spec)
-    workers = build_fixed_workers(spec, request)
-    request = replace(request, assumptions=(*request.assumptions, *fixed_assumptions(spec, workers)))
     with progress("pricing"):
-        from planner.pipeline import estimate as price_fixed
+        from planner.api.planning import estimate as price_fixed
 
-        made = price_fixed(request, workers)
+        made = price_fixed(spec).plan
     deliver(made, output, as_json=as_json)
