@@ -47,11 +47,12 @@ from planner.cost.work_depth import (
     training_depth,
 )
 from planner.cost.worker import EngineJob, Site, TrainerJob
+from planner.domain.execution import IN_STEP
 from planner.domain.hardware import Cluster, NodeType, Pool, Precision
 from planner.domain.overheads import Overheads
 from planner.domain.plan import Placement, Plan
 from planner.domain.request import PlanRequest
-from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName, build_graph
+from planner.domain.stages import ROLLOUTS, StageGraph, StageKind, StageName, Worker, WorkerName, build_graph
 from planner.domain.strategy import (
     ContextParallel,
     FloatArray,
@@ -167,10 +168,12 @@ def analyze(request: PlanRequest, plan: Plan | None) -> Analysis:
     else:
         workload, cluster = request.workload, request.cluster or _one_node(request.gpu_type_when_open)
     overheads = request.overheads or load_overheads()
-    view = _View(workload=workload, cluster=cluster, graph=build_graph(workload), plan=plan, overheads=overheads)
+    free = _View(workload=workload, cluster=cluster, graph=build_graph(workload), plan=None, overheads=overheads)
+    view = free if plan is None else replace(free, plan=plan, graph=plan.graph)
     stages = tuple(view.stage(name) for name in _order(view.graph))
-    free = replace(view, plan=None)
-    least = {name: free.stage(name).bound for name in _order(view.graph)}
+    # What holds for any plan knows nothing of a split rollout.
+    anywhere = tuple(free.stage(name) for name in _order(free.graph))
+    least = {name: stage.bound for name, stage in zip(_order(free.graph), anywhere, strict=True)}
     advantages = _advantages(workload)
     levels = {name: stage.num_levels for name, stage in zip(_order(view.graph), stages, strict=True)}
     chains = {name: bound.depth_s for name, bound in least.items()}
@@ -180,11 +183,11 @@ def analyze(request: PlanRequest, plan: Plan | None) -> Analysis:
         workload=workload,
         cluster=cluster,
         stages=_with_advantages(stages, advantages),
-        techniques=_techniques(view),
-        arrangements=_arrangements(view.graph, levels, chains, advantages.num_levels),
+        techniques=_techniques(replace(view, graph=free.graph)),
+        arrangements=_arrangements(free.graph, _unsplit(levels), chains, advantages.num_levels),
         num_levels=depth,
-        cluster_bound=view.cluster_bound(stages, least, _longest(view.graph, chains)),
-        path_s=_longest(view.graph, {name: bound.time_s for name, bound in least.items()}),
+        cluster_bound=free.cluster_bound(anywhere, least, _longest(free.graph, chains)),
+        path_s=_longest(free.graph, {name: bound.time_s for name, bound in least.items()}),
         placement_s=None if plan is None else max(_longest(view.graph, bounds), _in_turn(plan, bounds)),
         plan=plan,
     )
@@ -212,6 +215,13 @@ def _longest(graph: StageGraph, weights: Mapping[StageName, float]) -> float:
     for name in nx.topological_sort(digraph):
         reached[name] = weights[name] + max((reached[before] for before in digraph.predecessors(name)), default=0.0)
     return max(reached.values())
+
+
+def _unsplit(levels: Mapping[StageName, float]) -> dict[StageName, float]:
+    """Levels of stages with both parts of a split rollout as one: they run at the same time."""
+    rollout = max(levels[name] for name in ROLLOUTS if name in levels)
+    others = {name: value for name, value in levels.items() if name not in ROLLOUTS}
+    return {StageName.ROLLOUT: rollout, **others}
 
 
 def _in_turn(plan: Plan, bounds: Mapping[StageName, float]) -> float:
@@ -295,6 +305,7 @@ class _View:
             links=LinkBytes(), bound=TimeBound(), planned_s=self._planned_s(StageName.WEIGHT_SYNC),
         )  # fmt: skip
         engine = self._placement(StageName.ROLLOUT)
+        # Of two groups of engines, which receive the same weights, the first one.
         if self.plan is None or engine is None or not isinstance(engine.strategy, RolloutStrategy):
             return base
         strategy, pool = engine.strategy, self._pool(engine)
@@ -324,7 +335,7 @@ class _View:
         return LinkBytes(nic_bytes=shard_bytes)
 
     def _generation(self, name: StageName, worker: Worker) -> StageAnalysis:
-        job = engine_job(self.workload, worker)
+        job = engine_job(self.workload, worker, IN_STEP if self.plan is None else self.plan.execution)
         load = job.load
         longest = load.response.expected_maximum(load.num_sequences)
         base = StageAnalysis(

@@ -16,7 +16,7 @@ from planner.cost.worker import StageCost, WorkerCosts
 from planner.domain.execution import Execution, ExecutionMode
 from planner.domain.hardware import Pool
 from planner.domain.plan import DeviceGroup, GpuMemory, HostRam, NamedValue, Placement, ScheduledStage
-from planner.domain.stages import Stage, StageKind, StageName, Worker, WorkerName
+from planner.domain.stages import ROLLOUT_ENGINES, Stage, StageKind, StageName, Worker, WorkerName
 from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
 from planner.errors import InvalidInputError
 from planner.search.options import moment_seconds
@@ -272,30 +272,66 @@ def _weight_sync(
     costs: dict[WorkerName, WorkerCosts],
     inputs: PricingInputs,
 ) -> Placement:
-    trainer, engine = placed[WorkerName.ACTOR_TRAINER], placed[WorkerName.ROLLOUT_ENGINE]
-    is_colocated = trainer.overlaps(engine)
-    parts, memory = [], []
-    for item in (trainer, engine):
-        cost = costs[item.worker.name]
-        apart = cost.sync_terms_disaggregated
-        if trainer.group.pool != engine.group.pool:
-            apart = cross_pool_sync(item.worker, item.pool, one_row(item.strategy), inputs) or apart
-        parts.append(_named(cost.sync_terms_colocated if is_colocated else apart))
-        memory.append(_named(cost.sync_memory_terms))
-    usable = site_of(engine.pool, inputs).usable_bytes
-    sharing = (trainer, engine) if is_colocated else (engine,)
+    """The engines are served one after the other; the group shown is the one whose memory is fullest then."""
+    trainer = placed[WorkerName.ACTOR_TRAINER]
+    engines = [placed[name] for name in ROLLOUT_ENGINES if name in placed]
+    received = [_sync_share(item, trainer, item, costs, inputs) for item in engines]
+    terms = _merged(_sync_sent(trainer, engines, costs, inputs), *received)
+    peaks = [(_sync_memory(trainer, engine, placed, costs, inputs), engine) for engine in engines]
+    peak, engine = max(peaks, key=lambda pair: pair[0].peak_bytes / pair[0].usable_bytes)
+    kind = engine.pool.node.gpu.scale_up_kind
+    return _without_worker(stage, engine.group.id, engine.worker.model.id, terms, peak, kind)
+
+
+def _sync_share(
+    item: PlacedStrategy,
+    trainer: PlacedStrategy,
+    engine: PlacedStrategy,
+    costs: dict[WorkerName, WorkerCosts],
+    inputs: PricingInputs,
+) -> tuple[NamedValue, ...]:
+    """What the sync from `trainer` to `engine` takes of one of the two."""
+    cost = costs[item.worker.name]
+    if trainer.overlaps(engine):
+        return _named(cost.sync_terms_colocated)
+    apart = cost.sync_terms_disaggregated
+    if trainer.group.pool != engine.group.pool:
+        apart = cross_pool_sync(item.worker, item.pool, one_row(item.strategy), inputs) or apart
+    return _named(apart)
+
+
+def _sync_sent(
+    trainer: PlacedStrategy,
+    engines: Sequence[PlacedStrategy],
+    costs: dict[WorkerName, WorkerCosts],
+    inputs: PricingInputs,
+) -> tuple[NamedValue, ...]:
+    """The trainer's share: what it gathers for engines on its own GPUs also serves others."""
+    shares = [_sync_share(trainer, trainer, engine, costs, inputs) for engine in engines]
+    if any(trainer.overlaps(engine) for engine in engines):
+        return max(shares, key=_sum)
+    return _merged(*shares)
+
+
+def _sync_memory(
+    trainer: PlacedStrategy,
+    engine: PlacedStrategy,
+    placed: dict[WorkerName, PlacedStrategy],
+    costs: dict[WorkerName, WorkerCosts],
+    inputs: PricingInputs,
+) -> GpuMemory:
+    """What an engine's GPUs hold during the weight sync."""
+    active = (trainer, engine) if trainer.overlaps(engine) else (engine,)
     others = tuple(
-        term for term in _idle_terms(sharing, placed, costs) if term.name != f"idle: {WorkerName.ACTOR_TRAINER.value}"
+        term for term in _idle_terms(active, placed, costs) if term.name != f"idle: {WorkerName.ACTOR_TRAINER.value}"
     )
     own = tuple(
         NamedValue(name=f"{item.worker.name.value}: {term.name}", value=term.value)
-        for item, terms in zip((trainer, engine), memory, strict=True)
-        if is_colocated or item is engine
-        for term in terms
+        for item in active
+        for term in _named(costs[item.worker.name].sync_memory_terms)
     )
-    peak = GpuMemory(instant="weight sync", terms=own + others, usable_bytes=usable)
-    kind = engine.pool.node.gpu.scale_up_kind
-    return _without_worker(stage, engine.group.id, engine.worker.model.id, _merged(*parts), peak, kind)
+    usable = site_of(engine.pool, inputs).usable_bytes
+    return GpuMemory(instant="weight sync", terms=own + others, usable_bytes=usable)
 
 
 def _sum(terms: tuple[NamedValue, ...]) -> float:

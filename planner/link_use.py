@@ -22,14 +22,14 @@ from planner.cost.worker import Site
 from planner.domain.hardware import NodeType
 from planner.domain.links import Link, LinkUse, StageLinks
 from planner.domain.plan import DeviceGroup, Placement, Plan
-from planner.domain.stages import StageGraph, StageKind, StageName, build_graph
+from planner.domain.stages import ROLLOUTS, StageGraph, StageKind, StageName
 from planner.domain.strategy import RolloutStrategy, TrainerStrategy
 from planner.files.catalog import load_overheads
 
 
 def link_use(plan: Plan) -> tuple[StageLinks, ...]:
     """Every stage that runs on GPUs, in the order of the placements, then what crosses pools per iteration."""
-    view = _View(plan=plan, graph=build_graph(plan.workload))
+    view = _View(plan=plan, graph=plan.graph)
     stages = [view.stage(item) for item in plan.placements if item.gpu_memory is not None]
     return (*stages, *view.iteration())
 
@@ -42,7 +42,7 @@ class _View:
     def stage(self, item: Placement) -> StageLinks:
         group = self._group(item.device_group)
         if item.stage is StageName.WEIGHT_SYNC:
-            return self._sync(item, group)
+            return self._sync(item)
         node = self.plan.cluster.pool(group.pool).node
         assert item.strategy is not None
         links = self._bytes(item, group)
@@ -52,9 +52,11 @@ class _View:
     def iteration(self) -> tuple[StageLinks, ...]:
         """Trajectories of a plan whose engines and trainer are in different pools."""
         capacity = self.plan.cluster.inter_pool_total_bytes_per_s
-        if capacity is None or not self._crosses_pools():
+        share = sum(self.plan.execution.share_ratio(item.worker) for item in self._across() if item.worker is not None)
+        if capacity is None or not share:
             return ()
-        use = LinkUse(link=Link.TRUNK, num_bytes=trajectory_bytes(self.plan.workload), bytes_per_s=capacity)
+        num_bytes = share * trajectory_bytes(self.plan.workload)
+        use = LinkUse(link=Link.TRUNK, num_bytes=num_bytes, bytes_per_s=capacity)
         return (StageLinks(stage=None, time_s=self.plan.time_s, uses=(use,)),)
 
     def _bytes(self, item: Placement, group: DeviceGroup) -> LinkBytes:
@@ -62,7 +64,7 @@ class _View:
         assert item.worker is not None and item.gpu_memory is not None
         worker = self.graph.worker(item.worker)
         if isinstance(item.strategy, RolloutStrategy):
-            job = engine_job(plan.workload, worker)
+            job = engine_job(plan.workload, worker, plan.execution)
             cache = sum(term.value for term in item.gpu_memory.terms if term.name == "kv_cache")
             return engine_bytes(job, item.strategy, engine_slots(job, item.strategy, cache), site)
         assert isinstance(item.strategy, TrainerStrategy)
@@ -72,23 +74,28 @@ class _View:
         assert load is not None
         return trainer_bytes(trainer, load, item.strategy, site, trains=trains)
 
-    def _sync(self, item: Placement, group: DeviceGroup) -> StageLinks:
-        """Both sides, priced one after the other: gathering and sending, and what arrives, is read and written."""
+    def _sync(self, item: Placement) -> StageLinks:
+        """Both sides, priced one after the other: gathering and sending, and what arrives, is read and written. Two
+        groups of engines are served one after the other; of every link the longer side is listed."""
         plan = self.plan
-        engine, trainer = plan.placement(StageName.ROLLOUT), plan.placement(StageName.ACTOR_UPDATE)
-        assert isinstance(engine.strategy, RolloutStrategy) and isinstance(trainer.strategy, TrainerStrategy)
-        assert engine.worker is not None and trainer.worker is not None
-        is_apart = self._is_apart(self._group(trainer.device_group), group)
-        shard = synced_bytes(engine_job(plan.workload, self.graph.worker(engine.worker)), engine.strategy)
-        arriving = LinkBytes(hbm_bytes=2.0 * shard, nic_bytes=shard if is_apart else 0.0)
-        source = self._site(self._group(trainer.device_group))
-        job = trainer_job(plan.workload, self.graph, self.graph.worker(trainer.worker))
-        sending = sending_bytes(job, trainer.strategy, source, is_apart=is_apart)
-        uses = _fullest(_uses(arriving, self._site(group).node, 1), _uses(sending, source.node, 1))
-        capacity = plan.cluster.inter_pool_total_bytes_per_s
-        if capacity is not None and self._crosses_pools():
-            copy = LinkUse(link=Link.TRUNK, num_bytes=weight_copy_bytes(plan.workload), bytes_per_s=capacity)
-            uses = (*uses, copy)
+        trainer = plan.placement(StageName.ACTOR_UPDATE)
+        assert isinstance(trainer.strategy, TrainerStrategy) and trainer.worker is not None
+        source = self._group(trainer.device_group)
+        site, job = self._site(source), trainer_job(plan.workload, self.graph, self.graph.worker(trainer.worker))
+        sides = []
+        for engine in self._engines():
+            assert isinstance(engine.strategy, RolloutStrategy) and engine.worker is not None
+            group = self._group(engine.device_group)
+            is_apart = self._is_apart(source, group)
+            shard = synced_bytes(engine_job(plan.workload, self.graph.worker(engine.worker)), engine.strategy)
+            arriving = LinkBytes(hbm_bytes=2.0 * shard, nic_bytes=shard if is_apart else 0.0)
+            sending = sending_bytes(job, trainer.strategy, site, is_apart=is_apart)
+            sides += [_uses(arriving, self._site(group).node, 1), _uses(sending, site.node, 1)]
+        uses = _fullest(*sides)
+        capacity, copies = plan.cluster.inter_pool_total_bytes_per_s, len(self._across())
+        if capacity is not None and copies:
+            num_bytes = copies * weight_copy_bytes(plan.workload)
+            uses = (*uses, LinkUse(link=Link.TRUNK, num_bytes=num_bytes, bytes_per_s=capacity))
         return StageLinks(stage=item.stage, time_s=item.time_s, uses=uses)
 
     def _is_apart(self, source: DeviceGroup, target: DeviceGroup) -> bool:
@@ -101,9 +108,14 @@ class _View:
         first = min(source.first_gpu, target.first_gpu)
         return first // domain != (max(source.ranks.stop, target.ranks.stop) - 1) // domain
 
-    def _crosses_pools(self) -> bool:
+    def _engines(self) -> list[Placement]:
+        """The rollout, or both parts of a split one."""
+        return [item for item in self.plan.placements if item.stage in ROLLOUTS]
+
+    def _across(self) -> list[Placement]:
+        """Rollouts in another pool than the trainer's."""
         source = self._group(self.plan.placement(StageName.ACTOR_UPDATE).device_group)
-        return source.pool != self._group(self.plan.placement(StageName.ROLLOUT).device_group).pool
+        return [item for item in self._engines() if self._group(item.device_group).pool != source.pool]
 
     def _site(self, group: DeviceGroup) -> Site:
         node, margin = self.plan.cluster.pool(group.pool).node, self.plan.workload.memory_margin_ratio

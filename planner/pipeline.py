@@ -27,7 +27,7 @@ from planner.domain.plan import (
     Status,
 )
 from planner.domain.request import FixedWorker, PlanRequest
-from planner.domain.stages import WorkerName
+from planner.domain.stages import ROLLOUT_ENGINES, WorkerName
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
@@ -49,7 +49,7 @@ from planner.solving import (
 from planner.units import format_seconds_like
 from planner.variation import varying_time_s
 
-SYNCED_WORKERS = frozenset({WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE})
+SYNCED_WORKERS = frozenset({WorkerName.ACTOR_TRAINER, *ROLLOUT_ENGINES})
 MEAN_RESPONSE = "mean response"
 """The assumption that plans depend on most."""
 SENSITIVITY_FACTORS = (0.5, 1.5)

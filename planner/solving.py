@@ -20,18 +20,26 @@ from planner.domain.fixed import FixedField
 from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.overheads import Overheads
-from planner.domain.plan import Limits, Status
+from planner.domain.plan import Limits, Objective, Status
 from planner.domain.request import PlanRequest
-from planner.domain.stages import StageKind, Worker, WorkerName, build_graph
+from planner.domain.stages import ROLLOUT_ENGINES, StageKind, Worker, WorkerName, build_graph
 from planner.domain.strategy import TrainerTable
 from planner.domain.workload import Workload
 from planner.files.catalog import load_overheads
 from planner.search import mesh
 from planner.search.options import take
-from planner.search.pricing import PricedWorker, PricingInputs, price_worker, search_pool, without_moments
+from planner.search.pricing import (
+    PricedWorker,
+    PricingInputs,
+    as_second_engine,
+    price_worker,
+    search_pool,
+    without_moments,
+)
 from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
-from planner.search.solve import SearchResult, Solution, solve, solve_union
+from planner.search.solve import AlternativeStructure, Cause, SearchResult, Solution, solve, solve_union
 from planner.search.structures import Structure, StructureFilter
+from planner.splitting import SHARES, may_split, rest_s, tables_below, without_fusions
 
 TIE_TOLERANCE_RATIO = 0.01
 """Plans this close to the optimum count as equal; the simpler one is taken."""
@@ -85,6 +93,8 @@ class Outcome:
 def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
     """Enumerate, price, prune and solve on one cluster.
 
+    The rollout is split over two groups of engines where that gains more than the tolerance.
+
     With a permitted staleness the best plan is looked for at every step of it; of plans that are equally good within
     the tolerance the one with the least staleness is taken.
     """
@@ -92,39 +102,46 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     cluster = reachable(cluster, request.limits.max_gpus)
     shop = _Shop(request, cluster, rules)
     limits = search_limits(request.limits)
-    in_step = tuple(shop.part(execution) for execution in synchronous_executions(request.limits, rules))
+    in_step = synchronous_executions(request.limits, rules)
+    parts = [shop.part(execution) for execution in in_step]
     priced_s = time.perf_counter() - start
-    part, result = solve_parts(in_step, rules, limits)
+    part, result = _solve(shop, in_step, limits)
     most = _max_staleness(request.limits, rules)
     if not most:
-        return Outcome(parts=in_step, chosen=part, result=result, first_s=priced_s + result.time_to_first_s)
+        first_s = priced_s + result.time_to_first_s
+        return Outcome(parts=_with(parts, part), chosen=part, result=result, first_s=first_s)
     # Near-equal plans and alternatives are only looked for where they are shown.
     exact = replace(limits, tie_tolerance_ratio=0.0, num_alternatives=0)
     first = StalenessResult(staleness=0, is_permitted=True, part=part, result=result)
-    steps, refused, parts = [first], list[StalenessResult](), list(in_step)
+    steps, refused = [first], list[StalenessResult]()
     for staleness in sorted({*(step for step in STALENESS_STEPS if step < most), most}):
         executions = asynchronous_executions(staleness, request.limits, rules)
-        ahead = tuple(shop.part(e) for e in executions if _is_permitted(e, request.limits))
-        parts += ahead
-        steps.append(_step(staleness, ahead, rules, exact, steps[-1]))
-        other = tuple(shop.part(e) for e in executions if not _is_permitted(e, request.limits) and staleness == most)
+        ahead = tuple(e for e in executions if _is_permitted(e, request.limits))
+        parts += [shop.part(execution) for execution in ahead]
+        steps.append(_step(shop, staleness, ahead, exact, steps[-1]))
+        other = tuple(e for e in executions if not _is_permitted(e, request.limits) and staleness == most)
         if other:
-            refused.append(replace(_step(staleness, other, rules, exact, steps[-1]), is_permitted=False))
-    return _least_stale(tuple(parts), steps, refused, priced_s, rules, limits)
+            refused.append(replace(_step(shop, staleness, other, exact, steps[-1]), is_permitted=False))
+    return _least_stale(parts, steps, refused, priced_s, rules, limits)
+
+
+def _with(parts: Sequence[SearchPart], chosen: SearchPart) -> tuple[SearchPart, ...]:
+    """All parts and the chosen one, which may be one of a split rollout."""
+    return (*parts, *(() if any(part is chosen for part in parts) else (chosen,)))
 
 
 def _step(
+    shop: _Shop,
     staleness: int,
-    parts: tuple[SearchPart, ...],
-    rules: FrameworkRules | None,
+    executions: tuple[Execution, ...],
     limits: SearchLimits,
     before: StalenessResult,
 ) -> StalenessResult:
-    """The best plan with at most so much staleness: that of the step `before`, unless `parts` have a better one."""
-    if not parts:
+    """The best plan with at most so much staleness: that of the step `before` unless `executions` have a better one."""
+    if not executions:
         return replace(before, staleness=staleness)
     beat = before.result.value if before.result.solution is not None else None
-    part, result = solve_parts(parts, rules, limits, beat=beat)
+    part, result = _solve(shop, executions, limits, beat=beat)
     if result.solution is None:
         proven = result.status is Status.INFEASIBLE
         status = before.result.status
@@ -138,7 +155,7 @@ def _step(
 
 
 def _least_stale(
-    parts: tuple[SearchPart, ...],
+    parts: Sequence[SearchPart],
     steps: list[StalenessResult],
     refused: list[StalenessResult],
     priced_s: float,
@@ -164,7 +181,13 @@ def _least_stale(
         time_s=sum(step.result.time_s for step in steps),
     )
     first_s = priced_s + steps[0].result.time_to_first_s
-    return Outcome(parts=parts, chosen=chosen.part, result=result, first_s=first_s, by_staleness=(*steps, *refused))
+    return Outcome(
+        parts=_with(parts, chosen.part),
+        chosen=chosen.part,
+        result=result,
+        first_s=first_s,
+        by_staleness=(*steps, *refused),
+    )
 
 
 def best_solution(
@@ -185,7 +208,7 @@ def best_solution(
         ahead = asynchronous_executions(most, request.limits, rules)
         executions = (*executions, *(e for e in ahead if _is_permitted(e, request.limits)))
     limits = replace(search_limits(request.limits), tie_tolerance_ratio=0.0, num_alternatives=0)
-    return solve_parts(tuple(shop.part(execution) for execution in executions), rules, limits)[1].solution
+    return _solve(shop, executions, limits)[1].solution
 
 
 # ---------------------------------------------------------------------------------------------- executions
@@ -213,7 +236,7 @@ def asynchronous_executions(staleness: int, limits: Limits, rules: FrameworkRule
     """Executions with a staleness, as far as the framework can run them."""
     modes = [ExecutionMode.BATCHES, ExecutionMode.STREAMING]
     if rules is not None:
-        modes = [mode for mode in modes if mode in rules.execution_modes]
+        modes = [mode for mode in modes if staleness <= rules.max_staleness_of(mode)]
     return tuple(Execution(mode=mode, staleness=staleness, policy=policy_of(limits, rules)) for mode in modes)
 
 
@@ -262,13 +285,44 @@ class _Shop:
         worker = inputs.graph.worker(name)
         return any(len(self.price(worker, pool, inputs).options) for pool in self.cluster.pools)
 
+    @property
+    def may_split(self) -> bool:
+        return may_split(self.cluster, self.rules, self.request.workload, self.request.limits)
+
+    def split_parts(self, execution: Execution, cutoff_s: float) -> Iterator[tuple[SearchPart, float]]:
+        """The search problem of every share of a split rollout, with a lower bound on its seconds; without those that
+        have nothing below the cutoff."""
+        base = self.part(execution)
+        trainer_s = rest_s(base.problem.options)
+        if trainer_s >= cutoff_s:
+            return
+        others = tuple(item for item in base.priced if item.worker.name is not WorkerName.ROLLOUT_ENGINE)
+        for share in SHARES:
+            split = replace(execution, second_share_ratio=share)
+            inputs = self._inputs(split)
+            first, second = (
+                tuple(self.price(inputs.graph.worker(name), pool, inputs) for pool in self.cluster.pools)
+                for name in ROLLOUT_ENGINES
+            )
+            left = tables_below([i.options for i in first], [i.options for i in second], trainer_s, split, cutoff_s)
+            if left.tables:
+                options = (*left.tables, *(item.options for item in others))
+                problem = replace(base.problem, graph=inputs.graph, options=options, execution=split)
+                yield SearchPart(inputs=inputs, priced=(*first, *second, *others), problem=problem), left.bound_s
+
     def price(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
         """A worker on a pool; what executions have in common is priced once."""
         execution = inputs.execution
+        share = execution.share_ratio(worker.name) if worker.name in ROLLOUT_ENGINES else 1.0
+        if worker.name is WorkerName.SECOND_ENGINE:
+            # With its share, the first group of engines costs the same.
+            mirrored = self._inputs(replace(execution, second_share_ratio=1.0 - share))
+            first = mirrored.graph.worker(WorkerName.ROLLOUT_ENGINE)
+            return as_second_engine(self.price(first, pool, mirrored), worker)
         streams = execution.mode is ExecutionMode.STREAMING and worker.name is WorkerName.ROLLOUT_ENGINE
-        key = (worker, pool.name, execution if streams else execution.fusions)
+        key = (worker, pool.name, share, (execution.mode, execution.staleness) if streams else execution.fusions)
         if key not in self._priced:
-            fused = (worker, pool.name, synchronous_executions(self.request.limits, self.rules)[0].fusions)
+            fused = (worker, pool.name, share, synchronous_executions(self.request.limits, self.rules)[0].fusions)
             known = None if streams else self._priced.get(fused)
             if known is None or execution.fusions:
                 self._priced[key] = price_worker(worker, pool, inputs)
@@ -295,7 +349,7 @@ def make_inputs(
         cross_pool_bytes_per_s=cluster.cross_pool_bytes_per_s,
         cross_pool_total_bytes_per_s=cluster.inter_pool_total_bytes_per_s,
         workload=workload,
-        graph=build_graph(workload),
+        graph=build_graph(workload, is_split=execution.is_split),
         overheads=overheads or load_overheads(),
         rules=rules,
         across_sizes=rules is None or not rules.shared_workers_use_whole_group,
@@ -387,6 +441,83 @@ def search_limits(limits: Limits) -> SearchLimits:
         tie_tolerance_ratio=TIE_TOLERANCE_RATIO,
         num_alternatives=limits.num_alternatives,
     )
+
+
+def _solve(
+    shop: _Shop, executions: Sequence[Execution], limits: SearchLimits, *, beat: float | None = None
+) -> tuple[SearchPart, SearchResult]:
+    """The best plan under all executions, with or without a split rollout, and the part that it belongs to.
+
+    A split rollout has to gain more than the tolerance; the bound covers it in any case.
+    """
+    part, result = solve_parts(tuple(shop.part(execution) for execution in executions), shop.rules, limits, beat=beat)
+    if not shop.may_split or result.status is Status.UNKNOWN or result.cause not in (None, Cause.LIMITS):
+        return part, result
+    if result.solution is not None:
+        beat = result.bound if result.status is Status.OPTIMAL else result.value
+    cutoff_s = np.inf if limits.max_iteration_s is None else np.nextafter(limits.max_iteration_s, np.inf)
+    if limits.objective is Objective.TIME and beat is not None:
+        cutoff_s = min(cutoff_s, beat)
+    plain = without_fusions(executions)
+    split = sorted((p for e in plain for p in shop.split_parts(e, cutoff_s)), key=lambda pair: pair[1])
+    if not split:
+        return part, result
+    left_s = limits.time_limit_s - result.time_s
+    exact = replace(limits, tie_tolerance_ratio=0.0, num_alternatives=0, time_limit_s=left_s)
+    found = solve_union([p.problem for p, _ in split], exact, bounds_s=[s for _, s in split], beat=beat)
+    return _better(shop, (part, result), (split[found.part][0], found), limits, beat)
+
+
+def _better(
+    shop: _Shop,
+    whole: tuple[SearchPart, SearchResult],
+    split: tuple[SearchPart, SearchResult],
+    limits: SearchLimits,
+    beat: float | None,
+) -> tuple[SearchPart, SearchResult]:
+    """The best plan with a split rollout if that gains more than the tolerance over `beat`, else the best of `whole`;
+    in any case with what was searched and proven in both."""
+    (part, result), (split_part, found) = whole, split
+    status = result.status
+    if Status.UNKNOWN in (found.status, result.status) or Status.FEASIBLE in (found.status, result.status):
+        status = Status.UNKNOWN if result.solution is None else Status.FEASIBLE
+    alternatives = result.alternatives
+    if found.solution is not None and (beat is None or found.value < beat * (1.0 - TIE_TOLERANCE_RATIO)):
+        part, shown = split_part, found
+        if limits.tie_tolerance_ratio > 0.0 or limits.num_alternatives:
+            _, shown = solve_parts((part,), shop.rules, limits)
+        alternatives = _alternatives(result, shown.alternatives, limits.num_alternatives)
+        status = Status.OPTIMAL if status in (Status.OPTIMAL, Status.INFEASIBLE) else Status.FEASIBLE
+        shown = shown if shown.solution is not None else found
+    else:
+        shown = result
+    return part, replace(
+        shown,
+        status=status,
+        bound=min(result.bound, found.bound),
+        alternatives=alternatives,
+        num_structures=result.num_structures + found.num_structures,
+        num_excluded=result.num_excluded,
+        num_solved=result.num_solved + found.num_solved,
+        solver=" + ".join(sorted({*result.solver.split(" + "), *found.solver.split(" + ")})),
+        time_to_first_s=result.time_to_first_s or shown.time_to_first_s,
+        time_s=result.time_s + found.time_s,
+    )
+
+
+def _alternatives(
+    whole: SearchResult, split: tuple[AlternativeStructure, ...], num: int
+) -> tuple[AlternativeStructure, ...]:
+    """Other structures beside a plan with a split rollout, those without one included."""
+    found = [*split, *whole.alternatives]
+    best = whole.solution
+    if best is not None:
+        found.append(
+            AlternativeStructure(
+                structure=best.structure, time_s=best.time_s, bound_s=whole.bound, num_gpus=best.num_gpus
+            )
+        )
+    return tuple(sorted(found, key=lambda item: item.time_s)[:num])
 
 
 def solve_parts(

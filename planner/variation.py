@@ -15,7 +15,7 @@ import numpy as np
 from planner.assembly import PlacedStrategy, assemble, occupied_groups, stage_seconds
 from planner.cost.worker import Moment
 from planner.domain.lengths import LengthLaw
-from planner.domain.stages import StageKind, StageName
+from planner.domain.stages import ROLLOUTS, StageKind, StageName
 from planner.domain.strategy import FloatArray
 from planner.search.pricing import PricingInputs
 from planner.search.schedule import mean_time_s
@@ -30,11 +30,16 @@ def varying_time_s(placed: Sequence[PlacedStrategy], inputs: PricingInputs, timi
     """Mean seconds per iteration of a placed configuration whose batches vary, from simulated batches."""
     assembled = assemble(placed, inputs, timing)
     seconds = stage_seconds(placed, inputs)
-    rollout = next(item for item in assembled.placements if item.stage is StageName.ROLLOUT)
-    tail_s = sum(term.value for term in rollout.time_terms if term.name == "tail")
+    tails_s = {
+        item.stage: sum(term.value for term in item.time_terms if term.name == "tail")
+        for item in assembled.placements
+        if item.stage in ROLLOUTS
+    }
     work, longest = _batches(inputs.workload.response, inputs.workload.num_generated, seed)
     host = {stage.name for stage in inputs.graph.stages if stage.kind is StageKind.HOST}
-    varied = {part: _varied(part, value, tail_s, work, longest, host) for part, value in seconds.items()}
+    varied = {
+        part: _varied(part, value, tails_s.get(part[0], 0.0), work, longest, host) for part, value in seconds.items()
+    }
     groups, overlapping = occupied_groups(placed, inputs)
     return mean_time_s(inputs.graph, inputs.execution, timing, varied, groups, overlapping, warm_up=WARM_UP)
 
@@ -46,7 +51,7 @@ def _varied(
     stage, moment = part
     if stage is StageName.WEIGHT_SYNC or stage in host:
         return np.full_like(work, value)
-    if stage is not StageName.ROLLOUT:
+    if stage not in ROLLOUTS:
         return value * work
     if moment is Moment.LONGEST_RESPONSE:
         return value * longest

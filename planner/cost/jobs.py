@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.cost.worker import ROLLOUT_MOMENTS, EngineJob, Moment, TrainerJob
 from planner.domain.execution import IN_STEP, Execution, ExecutionMode, Fusion
-from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName
-from planner.domain.workload import TokenLoad, Workload
+from planner.domain.stages import ROLLOUT_ENGINES, StageGraph, StageKind, StageName, Worker, WorkerName
+from planner.domain.workload import GenerationLoad, TokenLoad, Workload
 
 
 def trainer_job(workload: Workload, graph: StageGraph, worker: Worker) -> TrainerJob:
@@ -44,19 +46,29 @@ def _inference_load(workload: Workload, stage: StageName) -> TokenLoad:
 
 
 def engine_job(workload: Workload, worker: Worker, execution: Execution = IN_STEP) -> EngineJob:
-    """The job of a rollout engine or a generative judge."""
-    is_rollout = worker.name is WorkerName.ROLLOUT_ENGINE
+    """The job of a rollout engine, on its share of the responses, or of a generative judge."""
+    is_rollout = worker.name in ROLLOUT_ENGINES
     return EngineJob(
         worker=worker.name,
         model=worker.model,
         stage=worker.stages[0],
-        load=workload.rollout_load if is_rollout else workload.judge_load,
+        load=_rollout_load(workload, worker, execution) if is_rollout else workload.judge_load,
         precision=workload.rollout_precision,
         receives_weights=is_rollout,
         lora_rank=workload.lora_rank if is_rollout else None,
         moments=_rollout_moments(execution) if is_rollout else frozenset(),
         streamed_batches=execution.staleness if is_rollout and execution.mode is ExecutionMode.STREAMING else None,
     )
+
+
+def _rollout_load(workload: Workload, worker: Worker, execution: Execution) -> GenerationLoad:
+    """What one group of engines generates: all responses, or its share in whole ones."""
+    load = workload.rollout_load
+    if not execution.is_split:
+        return load
+    second = min(max(round(load.num_sequences * execution.second_share_ratio), 1), load.num_sequences - 1)
+    is_second = worker.name is WorkerName.SECOND_ENGINE
+    return replace(load, num_sequences=second if is_second else load.num_sequences - second)
 
 
 def _rollout_moments(execution: Execution) -> frozenset[Moment]:

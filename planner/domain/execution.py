@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from planner.domain.stages import WorkerName
+
 
 class ExecutionMode(StrEnum):
     """Whether iterations overlap, and where a rollout may be interrupted."""
@@ -40,28 +42,49 @@ class SchedulingPolicy(StrEnum):
     an iteration."""
 
 
+NUM_SHARES = 16
+"""A split rollout divides the responses in so many equal parts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
     """How a plan runs its stages. The default is a synchronous iteration without fusion.
 
     `staleness` is the largest lag in versions between the weights that generated a response and those that are
-    updated with it; 0 exactly for synchronous plans. Raises ValueError when the two contradict each other.
+    updated with it; 0 exactly for synchronous plans. `second_share_ratio` is the share of the responses that a second
+    group of engines generates, a multiple of 1 / `NUM_SHARES`; 0 where one group generates all. Raises ValueError when
+    these contradict each other.
     """
 
     mode: ExecutionMode = ExecutionMode.SYNCHRONOUS
     staleness: int = 0
     fusions: tuple[Fusion, ...] = ()
     policy: SchedulingPolicy = SchedulingPolicy.PLANNED
+    second_share_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         if self.staleness < 0 or (self.mode is ExecutionMode.SYNCHRONOUS) != (self.staleness == 0):
             raise ValueError(f"a plan that is {self.mode.value} cannot have a staleness of {self.staleness}")
         if self.fusions != tuple(fusion for fusion in Fusion if fusion in self.fusions):
             raise ValueError("fusions are listed once each, in the order of Fusion")
+        if not 0.0 <= self.second_share_ratio < 1.0 or (self.second_share_ratio * NUM_SHARES) % 1.0:
+            raise ValueError(f"a share of {self.second_share_ratio} is no multiple of 1/{NUM_SHARES} below 1")
+        if self.is_split and (self.fusions or self.policy is SchedulingPolicy.SEQUENTIAL):
+            raise ValueError("a split rollout is neither fused with other stages nor run by a sequential controller")
 
     @property
     def is_asynchronous(self) -> bool:
         return self.mode is not ExecutionMode.SYNCHRONOUS
+
+    def share_ratio(self, worker: WorkerName) -> float:
+        """The share of the responses that a group of rollout engines generates."""
+        is_second = worker is WorkerName.SECOND_ENGINE
+        return self.second_share_ratio if is_second else 1.0 - self.second_share_ratio
+
+    @property
+    def is_split(self) -> bool:
+        """Whether two groups of engines share the rollout."""
+        return self.second_share_ratio > 0.0
 
 
 IN_STEP = Execution()

@@ -11,7 +11,7 @@ from planner.domain.execution import IN_STEP, Execution, Fusion, SchedulingPolic
 from planner.domain.fixed import FixedField
 from planner.domain.hardware import Cluster
 from planner.domain.links import StageLinks
-from planner.domain.stages import Role, StageName, WorkerName
+from planner.domain.stages import Role, StageGraph, StageName, WorkerName, build_graph
 from planner.domain.strategy import Strategy
 from planner.domain.verdict import Verdict, memory_verdict
 from planner.domain.workload import Workload
@@ -253,6 +253,11 @@ class Plan:
         each other at distances of the period, so that it may be longer than that.
         """
         return self.makespan_s if self.period_s is None else self.period_s
+
+    @property
+    def graph(self) -> StageGraph:
+        """The stages of the plan and what they wait for."""
+        return build_graph(self.workload, is_split=self.execution.is_split)
 
     @property
     def makespan_s(self) -> float:

@@ -37,6 +37,8 @@ class StageName(StrEnum):
     """The stages of an iteration."""
 
     ROLLOUT = "rollout"
+    SECOND_ROLLOUT = "second rollout"
+    """The responses that a second group of engines generates at the same time, where the rollout is split."""
     REWARD = "reward"
     REFERENCE_LOGPROB = "reference log-prob"
     OLD_LOGPROB = "old log-prob"
@@ -50,16 +52,22 @@ class WorkerName(StrEnum):
     """A set of processes that holds one role's weights in one layout and serves one or more stages."""
 
     ROLLOUT_ENGINE = "rollout engine"
+    SECOND_ENGINE = "second rollout engine"
     ACTOR_TRAINER = "actor trainer"
     REFERENCE = "reference"
     CRITIC_TRAINER = "critic trainer"
     REWARD_MODEL = "reward model"
 
 
+ROLLOUT_ENGINES = (WorkerName.ROLLOUT_ENGINE, WorkerName.SECOND_ENGINE)
+ROLLOUTS = (StageName.ROLLOUT, StageName.SECOND_ROLLOUT)
+"""The stages that `ROLLOUT_ENGINES` serve, in the same order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One unit of work per iteration. `worker` is None for host stages and for the weight sync, which
-    occupies the actor trainer and the rollout engine together."""
+    occupies the actor trainer and all rollout engines together."""
 
     name: StageName
     kind: StageKind
@@ -99,10 +107,16 @@ class StageGraph:
     def has_worker(self, name: WorkerName) -> bool:
         return any(worker.name is name for worker in self.workers)
 
+    @property
+    def is_split(self) -> bool:
+        """Whether two groups of engines share the rollout."""
+        return self.has_worker(WorkerName.SECOND_ENGINE)
+
     def workers_of(self, stage: StageName) -> tuple[WorkerName, ...]:
         """Workers whose devices the stage occupies; empty for host stages."""
         if stage is StageName.WEIGHT_SYNC:
-            return (WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE)
+            second = (WorkerName.SECOND_ENGINE,) if self.is_split else ()
+            return (WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE, *second)
         worker = self.stage(stage).worker
         return () if worker is None else (worker,)
 
@@ -114,8 +128,11 @@ class StageGraph:
         return graph
 
 
-def build_graph(workload: Workload) -> StageGraph:
+def build_graph(workload: Workload, *, is_split: bool = False) -> StageGraph:
     """The stage graph of a synchronous iteration of `workload`.
+
+    With `is_split` a second group of engines generates a share of the responses: whatever waits for the rollout waits
+    for both.
 
     KL coefficient 0 drops the reference; with LoRA the reference is the actor's base model, so the actor
     trainer computes reference log-probs itself. Edges are transitively reduced.
@@ -127,9 +144,12 @@ def build_graph(workload: Workload) -> StageGraph:
     def add(name: StageName, kind: StageKind, role: Role, worker: WorkerName | None, *after: StageName) -> None:
         stages.append(Stage(name=name, kind=kind, role=role, worker=worker))
         graph.add_node(name)
+        after = (*after, StageName.SECOND_ROLLOUT) if StageName.ROLLOUT in after else after
         graph.add_edges_from((before, name) for before in after if before in graph and before is not name)
 
     add(StageName.ROLLOUT, StageKind.GENERATION, Role.ACTOR, WorkerName.ROLLOUT_ENGINE)
+    if is_split:
+        add(StageName.SECOND_ROLLOUT, StageKind.GENERATION, Role.ACTOR, WorkerName.SECOND_ENGINE)
     _add_reward(workload, add)
     reference_is_actor = workload.lora_rank is not None
     if workload.has_reference:
@@ -166,6 +186,7 @@ def build_graph(workload: Workload) -> StageGraph:
     served = {name: tuple(stage.name for stage in stages if stage.worker is name) for name in WorkerName}
     for name, role, model, kind in (
         (WorkerName.ROLLOUT_ENGINE, Role.ACTOR, workload.actor, StageKind.GENERATION),
+        (WorkerName.SECOND_ENGINE, Role.ACTOR, workload.actor, StageKind.GENERATION),
         (WorkerName.ACTOR_TRAINER, Role.ACTOR, workload.actor, StageKind.TRAINING),
         (WorkerName.REFERENCE, Role.REFERENCE, workload.actor, StageKind.INFERENCE),
         (WorkerName.CRITIC_TRAINER, Role.CRITIC, workload.critic, StageKind.TRAINING),

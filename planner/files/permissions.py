@@ -26,8 +26,8 @@ WORKERS: dict[str, WorkerName] = {
     "reference": WorkerName.REFERENCE,
     "critic": WorkerName.CRITIC_TRAINER,
     "reward": WorkerName.REWARD_MODEL,
-} | {name.value: name for name in WorkerName}
-"""Short and full names of workers."""
+} | {name.value: name for name in WorkerName if name is not WorkerName.SECOND_ENGINE}
+"""Short and full names of workers; what is asked of the rollout engine holds for a second group of engines too."""
 _SHOWN = 60
 
 

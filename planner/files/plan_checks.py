@@ -17,7 +17,7 @@ from planner.domain.hardware import Cluster, Pool
 from planner.domain.links import overused
 from planner.domain.model import Model
 from planner.domain.plan import Plan, ScheduledStage, Status
-from planner.domain.stages import StageGraph, StageKind, StageName, WorkerName, build_graph
+from planner.domain.stages import ROLLOUTS, StageGraph, StageKind, StageName, WorkerName, build_graph
 from planner.domain.strategy import RolloutStrategy, Strategy, TrainerStrategy
 from planner.domain.workload import Workload
 
@@ -111,7 +111,7 @@ def _model_problems(place: str, model: Model) -> Iterator[str]:
 
 def reference_problems(file: PlanFile) -> tuple[str, ...]:
     """Groups, placements and schedule against each other, the cluster and the stages of the workload."""
-    graph = build_graph(file.inputs.workload)
+    graph = build_graph(file.inputs.workload, is_split=file.execution.second_share_ratio > 0)
     pools = {pool.name: pool for pool in file.inputs.cluster.pools}
     groups = {group.id: group for group in file.device_groups}
     return (
@@ -307,7 +307,7 @@ def _order_problems(plan: Plan) -> Iterator[str]:
     """Dependencies are kept, and no GPU runs two stages at a time."""
     at = {item.stage: item for item in plan.schedule}
     slack_s = TOLERANCE_RATIO * max(plan.time_s, 1e-3)
-    for before, after in build_graph(plan.workload).edges:
+    for before, after in plan.graph.edges:
         if at[after].start_s < at[before].end_s - slack_s:
             yield f"schedule: stage {after.value!r} starts before {before.value!r} ends"
     groups = {group.id: group for group in plan.device_groups}
@@ -326,7 +326,7 @@ def _order_problems(plan: Plan) -> Iterator[str]:
 
 def _overlap_s(plan: Plan, first: ScheduledStage, second: ScheduledStage) -> float:
     """Seconds that two stages run at the same time, whichever batches they belong to."""
-    if plan.execution.mode is ExecutionMode.STREAMING and StageName.ROLLOUT in (first.stage, second.stage):
+    if plan.execution.mode is ExecutionMode.STREAMING and not {first.stage, second.stage}.isdisjoint(ROLLOUTS):
         # Engines go on with the next batch, and through weight syncs.
         return 0.0
     if plan.period_s is None:

@@ -88,6 +88,9 @@ class ExecutionFile(_Part):
     staleness: Count = 0
     fusions: list[Fusion] = []
     policy: SchedulingPolicy = SchedulingPolicy.PLANNED
+    second_share_ratio: float = Field(
+        default=0.0, ge=0, description="Share of the responses that a second group of engines generates, below 1."
+    )
     period_s: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
@@ -97,7 +100,13 @@ class ExecutionFile(_Part):
         return self
 
     def to_domain(self) -> Execution:
-        return Execution(mode=self.mode, staleness=self.staleness, fusions=tuple(self.fusions), policy=self.policy)
+        return Execution(
+            mode=self.mode,
+            staleness=self.staleness,
+            fusions=tuple(self.fusions),
+            policy=self.policy,
+            second_share_ratio=self.second_share_ratio,
+        )
 
 
 class DeviceGroupFile(_Part):

@@ -21,14 +21,22 @@ from planner.search.units import Context, Frame, Sync, Unit
 
 def sync_share_s(table: OptionTable, sync: Sync) -> FloatArray:
     """Seconds that each option adds to the weight sync, shape (num_options,)."""
-    if sync is Sync.NONE:
-        return np.zeros(len(table))
-    by_kind = {
-        Sync.COLOCATED: table.sync_colocated_s,
-        Sync.DISAGGREGATED: table.sync_disaggregated_s,
-        Sync.CROSS_POOL: table.sync_cross_pool_s,
-    }
-    return by_kind[sync]
+    colocated, apart, across = table.sync_colocated_s, table.sync_disaggregated_s, table.sync_cross_pool_s
+    match sync:
+        case Sync.COLOCATED:
+            return colocated
+        case Sync.DISAGGREGATED:
+            return apart
+        case Sync.CROSS_POOL:
+            return across
+        case Sync.COLOCATED_AND_CROSS_POOL:
+            return np.maximum(colocated, across)
+        case Sync.DISAGGREGATED_AND_CROSS_POOL:
+            return apart + across
+        case Sync.CROSS_POOL_TWICE:
+            return 2.0 * across
+        case Sync.NONE:
+            return np.zeros(len(table))
 
 
 class Tables:

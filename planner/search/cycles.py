@@ -5,6 +5,9 @@ starts the next one; the rollout runs ahead of the updates by at most the stalen
 sync of the batch K + 1 before. On the engines' GPUs the sync comes between two stages (the *lead*). The period is the
 largest mean of a cycle: its seconds by the batches that it spans (max-plus cycle ratio, Karp 1978).
 
+Where two groups of engines share the rollout, the second one runs nothing else: both generate the same batch with the
+same weights, so that the lead in batches is the same for both.
+
 Stages are numbered as in the graph and sets of them are bits.
 """
 
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
 
-from planner.domain.stages import StageName
+from planner.domain.stages import ROLLOUTS, StageName
 from planner.search.orders import Arc, maximal_paths, orientations, sequence
 
 Cycle = tuple[int, int]
@@ -53,11 +56,10 @@ class Recurrence:
     def least(self) -> tuple[Cycle, ...]:
         """Cycles that no order avoids: the work of each clique, and the dependencies around the staleness."""
         found = [(self._bits(clique), 1) for clique in self.cliques if not self._is_streaming(clique)]
-        sync, rollout = StageName.WEIGHT_SYNC, StageName.ROLLOUT
-        ends = self._bits((sync, rollout))
+        sync, rollouts = self._bits((StageName.WEIGHT_SYNC,)), self._bits(self.rollouts)
         for path in maximal_paths(self.names, self.edges):
             # What follows the sync on a path is part of no cycle.
-            if path & ends == ends:
+            if path & sync and path & rollouts:
                 found.append((path, self.staleness + 1))
         return _maximal(found)
 
@@ -65,11 +67,16 @@ class Recurrence:
         """Undominated orders and leads with their cycles."""
         return _solutions(self)
 
+    @property
+    def rollouts(self) -> tuple[StageName, ...]:
+        """The rollout, or both parts of a split one."""
+        return tuple(name for name in ROLLOUTS if name in self.names)
+
     def _bits(self, stages: Iterable[StageName]) -> int:
         return sum(1 << self.names.index(name) for name in stages)
 
     def _is_streaming(self, clique: Sequence[StageName]) -> bool:
-        return self.streams and StageName.ROLLOUT in clique
+        return self.streams and not set(ROLLOUTS).isdisjoint(clique)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +125,7 @@ def _cycles_of(pattern: Recurrence, arcs: tuple[Arc, ...], lead: Lead | None) ->
     names = pattern.names
     index = {name: i for i, name in enumerate(names)}
     ranks = sequence(names, [*pattern.edges, *arcs])
-    sync, rollout = index[StageName.WEIGHT_SYNC], index[StageName.ROLLOUT]
+    sync, rollouts = index[StageName.WEIGHT_SYNC], [index[name] for name in pattern.rollouts]
     ahead = [index[name] for name in ranks if name in pattern.engine and name is not StageName.WEIGHT_SYNC]
     edges: _Edges = {}
 
@@ -131,12 +138,12 @@ def _cycles_of(pattern: Recurrence, arcs: tuple[Arc, ...], lead: Lead | None) ->
         add(index[before], index[after], 0)
     for clique in pattern.cliques:
         members = [index[name] for name in ranks if name in clique]
-        if rollout in members and sync in members:
+        if sync in members and not set(rollouts).isdisjoint(members):
             # The sync has a place of its own among the stages of the engines' group.
             if lead is None:
                 continue
             members.remove(sync)
-            first = [m for m in members if m in ahead[: lead.num_before]]
+            first = [m for m in members if m in ahead[: lead.num_before] or m not in ahead]
             rest = [m for m in members if m not in first]
             add(first[-1], sync, -lead.num_batches)
             if rest:
@@ -146,7 +153,8 @@ def _cycles_of(pattern: Recurrence, arcs: tuple[Arc, ...], lead: Lead | None) ->
         for a, b in pairwise(members):
             add(a, b, 0)
         add(members[-1], members[0], 1)
-    add(sync, rollout, pattern.staleness + 1)
+    for rollout in rollouts:
+        add(sync, rollout, pattern.staleness + 1)
     found: list[Cycle] = []
     for bits, batches in _elementary(len(names), edges):
         if batches <= 0:

@@ -4,18 +4,19 @@ it, close the rest exactly."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
 
+from planner.domain.stages import WorkerName
 from planner.domain.strategy import IntArray
 from planner.search.bounds import Tables, UnitArrays, UnitBounds
 from planner.search.integer import IntegerProblem, IntegerResult, discretise
 from planner.search.leaf import LeafProblem, LeafResult, build_leaf, enumerate_leaf, without_dominated
 from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
-from planner.search.structures import enumerate_structures
+from planner.search.structures import Structure, enumerate_structures, with_second_engine
 from planner.search.units import Frame, Unit, UnitBuilder
 
 _DIVE_UNITS = 12
@@ -59,6 +60,23 @@ class Minimum:
     bound_s: float
 
 
+def _structures(
+    problem: SearchProblem, workers: Sequence[WorkerName], pools: Sequence[str], available: set[tuple[WorkerName, str]]
+) -> Iterator[Structure]:
+    """Structures of the pools on which the workers have options. A second group of engines is added to those of the
+    other workers: it has a place of its own."""
+    placed = [worker for worker in workers if worker is not WorkerName.SECOND_ENGINE]
+    names = [[pool for pool in pools if (worker, pool) in available] for worker in placed]
+    structures = enumerate_structures(product(*names), placed, nested_single=problem.equal_size)
+    if WorkerName.SECOND_ENGINE not in workers:
+        yield from structures
+        return
+    second = [pool for pool in pools if (WorkerName.SECOND_ENGINE, pool) in available]
+    for structure in structures:
+        extended = (with_second_engine(structure, pool) for pool in second)
+        yield from (item for item in extended if item is not None)
+
+
 class UnitSpace:
     """All structures and timings of a problem. They depend on its graph, pools, rules and execution only, so problems
     that differ in their options share one."""
@@ -68,13 +86,11 @@ class UnitSpace:
         pools = [pool.name for pool in problem.pools]
         self._builder = UnitBuilder(self.frame, pools, dict(problem.host_stage_s), problem.host_least_s)
         available = {(table.worker, table.pool) for table in options if len(table)}
-        workers = self.frame.workers
-        names = [[pool for pool in pools if (worker, pool) in available] for worker in workers]
         self.num_structures = 0
         self.num_excluded: dict[str, int] = {}
         self.units: list[Unit] = []
         exclude = problem.structure_filter
-        for structure in enumerate_structures(product(*names), workers, nested_single=problem.equal_size):
+        for structure in _structures(problem, self.frame.workers, pools, available):
             reason = exclude(structure) if exclude is not None else None
             if reason is not None:
                 self.num_excluded[reason] = self.num_excluded.get(reason, 0) + 1

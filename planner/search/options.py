@@ -189,6 +189,12 @@ def prune(table: OptionTable, *, across_sizes: bool = True) -> OptionTable:
     return take(table, pareto_rows(columns, table.num_gpus, across_sizes=across_sizes))
 
 
+def prune_alone(table: OptionTable) -> OptionTable:
+    """As `prune`, for a worker that meets no other on its GPUs: memory matters to nobody once an option fits."""
+    columns = [table.stage_time_s, *table.moment_s, table.sync_disaggregated_s, table.sync_cross_pool_s]
+    return take(table, pareto_rows(np.vstack(columns), table.num_gpus, across_sizes=True))
+
+
 def prune_within(table: OptionTable, keys: IntArray, *, across_sizes: bool) -> OptionTable:
     """As `prune`, but only options of equal key (shape (num_options,)) are compared: for rules that couple workers."""
     if not len(table):

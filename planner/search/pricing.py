@@ -23,14 +23,14 @@ from planner.domain.framework import (
     rollout_rejections,
     trainer_rejections,
 )
-from planner.domain.hardware import Pool
+from planner.domain.hardware import Pool, Precision
 from planner.domain.overheads import Overheads
-from planner.domain.stages import StageGraph, StageKind, Worker, WorkerName
+from planner.domain.stages import ROLLOUT_ENGINES, ROLLOUTS, StageGraph, StageKind, Worker, WorkerName
 from planner.domain.strategy import BoolArray, RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
 from planner.domain.workload import Workload
 from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
-from planner.search.options import OptionCounts, build_options, merge, prune, prune_within
+from planner.search.options import OptionCounts, build_options, merge, prune, prune_alone, prune_within
 from planner.search.problem import OptionTable, SearchPool
 from planner.search.timing import moments_of
 
@@ -85,12 +85,12 @@ def site_of(pool: Pool, inputs: PricingInputs) -> Site:
 def cross_pool_sync(worker: Worker, pool: Pool, table: StrategyTable, inputs: PricingInputs) -> Terms | None:
     """Sync terms towards another pool; None when that link is no slower than the pool's own NICs."""
     link, trunk = inputs.cross_pool_bytes_per_s, inputs.cross_pool_total_bytes_per_s
-    takes_part = worker.name in (WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE)
+    takes_part = worker.name in (WorkerName.ACTOR_TRAINER, *ROLLOUT_ENGINES)
     if link is None or not takes_part or (link >= pool.node.nic_bytes_per_s and trunk is None):
         return None
     node = replace(pool.node, nic_bytes_per_s=min(link, pool.node.nic_bytes_per_s))
     terms = price_table(worker, table, site_of(replace(pool, node=node), inputs), inputs).sync_terms_disaggregated
-    if terms is None or worker.name is WorkerName.ROLLOUT_ENGINE:
+    if terms is None or worker.name in ROLLOUT_ENGINES:
         return terms
     return within_trunk(terms, weight_copy_bytes(inputs.workload), trunk)
 
@@ -192,6 +192,21 @@ def without_moments(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
     return replace(item, options=_prune(plain, item.candidates, item.worker, inputs))
 
 
+def as_second_engine(item: PricedWorker, worker: Worker) -> PricedWorker:
+    """What a group of engines costs, as the second one on the same pool with the same share of the responses.
+
+    It shares its GPUs with nobody: of its options only size, seconds and sync matter.
+    """
+    first, second = ROLLOUTS
+    table = replace(
+        item.options,
+        worker=worker.name,
+        stages=(second,),
+        moments=tuple((second if stage is first else stage, moment) for stage, moment in item.options.moments),
+    )
+    return replace(item, worker=worker, options=prune_alone(table))
+
+
 def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
     """The surviving options under other inputs (another length law): fast, and exact for these options only."""
     candidates = item.candidates.take(item.options.row)
@@ -241,7 +256,7 @@ def _rollout_facts(worker: Worker, pool: Pool, inputs: PricingInputs) -> Rollout
     return RolloutFacts(
         model=worker.model,
         node=pool.node,
-        num_sequences=engine_job(inputs.workload, worker).load.num_sequences,
+        num_sequences=engine_job(inputs.workload, worker, inputs.execution).load.num_sequences,
         precision=inputs.workload.rollout_precision,
     )
 

@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from planner.cost.worker import Moment
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.plan import ScheduledStage
-from planner.domain.stages import StageGraph, StageKind, StageName
+from planner.domain.stages import ROLLOUTS, StageGraph, StageKind, StageName
 from planner.domain.strategy import FloatArray
 from planner.search.timing import (
     ASSESSING,
@@ -151,7 +151,7 @@ def mean_time_s(
     streams = execution.mode is ExecutionMode.STREAMING
     duration_s = {stage.name: seconds[stage.name, None] for stage in graph.stages}
     if streams:
-        duration_s[StageName.ROLLOUT] = seconds[StageName.ROLLOUT, Moment.LONGEST_RESPONSE]
+        duration_s |= {name: seconds[name, Moment.LONGEST_RESPONSE] for name in _rollouts(graph)}
     waits = _waits(graph, execution, timing, groups, _pairs(overlapping))
     mean = {name: float(values.mean()) for name, values in duration_s.items()}
     period_s = _shortest_period_s(waits, mean)
@@ -165,17 +165,17 @@ def mean_time_s(
     before: dict[StageName, list[_Wait]] = {name: [] for name in duration_s}
     for wait in waits:
         before[wait.after].append(wait)
-    busy_until = 0.0
+    busy_until = dict.fromkeys(ROLLOUTS, 0.0)
     for _, _, name, i in by_time:
         ready = max(
             (end[w.before][i - w.batches] for w in before[name] if 0 <= i - w.batches < num_batches), default=0.0
         )
-        if streams and name is StageName.ROLLOUT:
+        if streams and name in ROLLOUTS:
             # Engines take up a batch when they have worked off the one before, interrupted by its sync.
-            busy_until = max(busy_until, ready) + float(
+            busy_until[name] = max(busy_until[name], ready) + float(
                 seconds[name, None][i] + seconds[StageName.WEIGHT_SYNC, None][i]
             )
-            ready = max(ready, busy_until - float(duration_s[name][i]))
+            ready = max(ready, busy_until[name] - float(duration_s[name][i]))
         end[name][i] = ready + float(duration_s[name][i])
     ends = end[StageName.WEIGHT_SYNC]
     last = num_batches - 1 - (0 if timing.lead is None else timing.lead.num_batches)
@@ -265,19 +265,19 @@ def _steady(
 ) -> Timeline:
     """The shortest period that all waits between the stages of successive batches can keep."""
     duration_s = {stage.name: seconds[stage.name, None] for stage in graph.stages}
-    least = 0.0
+    least, rollouts = 0.0, _rollouts(graph)
     if execution.mode is ExecutionMode.STREAMING:
-        least = duration_s[StageName.ROLLOUT] + duration_s[StageName.WEIGHT_SYNC]
-        duration_s[StageName.ROLLOUT] = seconds[StageName.ROLLOUT, Moment.LONGEST_RESPONSE]
+        least = max(duration_s[name] for name in rollouts) + duration_s[StageName.WEIGHT_SYNC]
+        duration_s |= {name: seconds[name, Moment.LONGEST_RESPONSE] for name in rollouts}
     waits = _waits(graph, execution, timing, groups, _pairs(overlapping))
     period_s = max(least, _shortest_period_s(waits, duration_s))
     start = _starts(waits, duration_s, period_s * (1.0 + _ROUNDING))
     if start is None:
         raise ValueError(f"a period of {period_s} s cannot be kept")
-    busy_s = seconds[StageName.ROLLOUT, None]
-    late_s = max(0.0, duration_s[StageName.ROLLOUT] - busy_s)
     # What engines spend on a batch is shown where the batch ends.
-    start = {name: max(0.0, at - late_s) for name, at in start.items()}
+    start |= {name: start[name] + max(0.0, duration_s[name] - seconds[name, None]) for name in rollouts}
+    first_s = min(start[name] for name in rollouts)
+    start = {name: max(0.0, at - first_s) for name, at in start.items()}
     end = {name: at + seconds[name, None] for name, at in start.items()}
     return Timeline(items=_items(graph, start, end, groups), time_s=period_s)
 
@@ -288,18 +288,18 @@ def _waits(
     sequence = _sorted_by_graph(graph, timing)
     waits = [_Wait(before=a, after=b, batches=0) for a, b in [*graph.edges, *timing.arcs]]
     ahead = execution.staleness + 1
-    waits.append(_Wait(before=StageName.WEIGHT_SYNC, after=StageName.ROLLOUT, batches=ahead))
-    sync = StageName.WEIGHT_SYNC
+    sync, rollouts = StageName.WEIGHT_SYNC, _rollouts(graph)
+    waits += [_Wait(before=sync, after=name, batches=ahead) for name in rollouts]
     engine = [n for n in sequence if n is not sync and _share(groups[n], groups[StageName.ROLLOUT], overlapping)]
     streams = execution.mode is ExecutionMode.STREAMING
     sequential = execution.policy is SchedulingPolicy.SEQUENTIAL
     for i, first in enumerate(sequence):
         for second in sequence[i:]:
-            if streams and StageName.ROLLOUT in (first, second):
+            if streams and not {first, second}.isdisjoint(rollouts):
                 continue
             beside_rollout = StageName.ROLLOUT in (first, second) and first is not second
             meets = _share(groups[first], groups[second], overlapping) or (sequential and not beside_rollout)
-            if sync in (first, second) and (first in engine or second in engine):
+            if sync in (first, second) and not {first, second}.isdisjoint((*engine, *rollouts)):
                 continue
             if meets:
                 waits.append(_Wait(before=second, after=first, batches=1))
@@ -307,12 +307,18 @@ def _waits(
                     # Arcs order stages on GPUs only; a controller waits for those on the host too.
                     waits.append(_Wait(before=first, after=second, batches=0))
     if timing.lead is not None:
-        before = engine[: timing.lead.num_before]
-        for name in engine:
+        apart = [name for name in rollouts if name not in engine]
+        before = {*engine[: timing.lead.num_before], *apart}
+        for name in (*engine, *apart):
             lead = timing.lead.num_batches - (name not in before)
             waits.append(_Wait(before=name, after=sync, batches=-lead))
             waits.append(_Wait(before=sync, after=name, batches=lead + 1))
     return waits
+
+
+def _rollouts(graph: StageGraph) -> tuple[StageName, ...]:
+    """The rollout, or both parts of a split one."""
+    return tuple(name for name in ROLLOUTS if graph.has_stage(name))
 
 
 def _sorted_by_graph(graph: StageGraph, timing: Timing) -> list[StageName]:

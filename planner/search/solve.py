@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -181,12 +181,19 @@ def _check_union(problems: Sequence[SearchProblem]) -> None:
         raise ValueError("problems of a union have the same pools")
 
 
+def _timed_alike(first: Execution, second: Execution) -> bool:
+    """How a split rollout is shared changes seconds, not structures or timings."""
+    if first.is_split != second.is_split:
+        return False
+    return replace(first, second_share_ratio=0.0) == replace(second, second_share_ratio=0.0)
+
+
 def _same_space(first: SearchProblem, second: SearchProblem) -> bool:
     """Whether two problems have the same structures and timings, so that they differ in their options only."""
     return (
         first.structure_filter is second.structure_filter
         and first.equal_size == second.equal_size
-        and first.execution == second.execution
+        and _timed_alike(first.execution, second.execution)
         and first.host_stage_s == second.host_stage_s
         and first.graph == second.graph
     )
@@ -386,7 +393,7 @@ def build_solution(search: TimeSearch, capacities: CapacitySearch, found: Found)
         groups=groups,
         choices=tuple(choices),
         timing=found.unit.timing,
-        execution=found.unit.execution,
+        execution=search.problem.execution,
         schedule=line.items,
         time_s=time_s,
         num_gpus=int(used.sum()),
@@ -449,8 +456,7 @@ def _timeline(
         for block in groups
         if whole.is_whole and not block.is_whole and whole.pool == block.pool
     ]
-    unit = found.unit
-    return schedule.timeline(problem.graph, unit.execution, unit.timing, seconds, places, nested)
+    return schedule.timeline(problem.graph, problem.execution, found.unit.timing, seconds, places, nested)
 
 
 def _alternatives(

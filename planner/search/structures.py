@@ -114,6 +114,22 @@ def pool_groupings(pool: str, workers: Sequence[WorkerName], *, nested_single: b
                     yield PoolGroups(pool=pool, whole=whole, blocks=blocks)
 
 
+def with_second_engine(structure: Structure, pool: str) -> Structure | None:
+    """The structure with a second group of engines alone on a block of `pool`; None where that is not in the space.
+
+    It sits in another pool than the first group, and in one without pool-wide workers: it then shares GPUs with nobody.
+    """
+    if structure.pool_of(WorkerName.ROLLOUT_ENGINE) == pool:
+        return None
+    here = next((groups for groups in structure.pools if groups.pool == pool), None)
+    if here is not None and here.whole:
+        return None
+    blocks = (*(here.blocks if here is not None else ()), (WorkerName.SECOND_ENGINE,))
+    others = tuple(groups for groups in structure.pools if groups.pool != pool)
+    pools = (*others, PoolGroups(pool=pool, whole=(), blocks=blocks))
+    return Structure(pools=tuple(sorted(pools, key=lambda groups: groups.pool)))
+
+
 def enumerate_structures(
     assignments: Iterator[tuple[str, ...]], workers: Sequence[WorkerName], *, nested_single: bool
 ) -> Iterator[Structure]:

@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from planner.cost.worker import Moment
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
-from planner.domain.stages import StageGraph, StageKind, StageName, Worker, WorkerName
+from planner.domain.stages import ROLLOUT_ENGINES, ROLLOUTS, StageGraph, StageKind, StageName, Worker, WorkerName
 from planner.search.cycles import Cycle, Lead, Recurrence
 from planner.search.orders import Arc, Order, OrderBook, maximal_paths, orientations, sequence
 from planner.search.structures import Structure
@@ -63,9 +63,9 @@ class Timing:
 def moments_of(execution: Execution, worker: Worker) -> tuple[Part, ...]:
     """Moments that rows of this execution need of a worker, beside the durations of its stages."""
     parts: list[Part] = []
-    is_engine = worker.name is WorkerName.ROLLOUT_ENGINE
+    is_engine = worker.name in ROLLOUT_ENGINES
     if is_engine and execution.mode is ExecutionMode.STREAMING:
-        parts.append((StageName.ROLLOUT, Moment.LONGEST_RESPONSE))
+        parts += [(stage, Moment.LONGEST_RESPONSE) for stage in worker.stages]
     if Fusion.INTER_STAGE in execution.fusions:
         if is_engine:
             lumps = [first for first, _ in LUMPS if first is not None]
@@ -80,7 +80,7 @@ def moments_of(execution: Execution, worker: Worker) -> tuple[Part, ...]:
 
 ASSESSING = frozenset({StageName.REWARD, StageName.REFERENCE_LOGPROB, StageName.OLD_LOGPROB, StageName.CRITIC_VALUE})
 """Stages that look at one finished response at a time."""
-_ENGINE_STAGES = frozenset({StageName.ROLLOUT, StageName.WEIGHT_SYNC})
+_ENGINE_STAGES = frozenset({*ROLLOUTS, StageName.WEIGHT_SYNC})
 UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE)
 
 
@@ -292,11 +292,12 @@ class TimingBook:
         streams = self._execution.mode is ExecutionMode.STREAMING
         moment = Moment.LONGEST_RESPONSE if streams else None
         rows = [
-            _row({(n, moment if n is StageName.ROLLOUT else None): 1.0 / batches for n in self._members(bits)})
+            _row({(n, moment if n in ROLLOUTS else None): 1.0 / batches for n in self._members(bits)})
             for bits, batches in cycles
         ]
         if streams:
-            rows.append(_row({(StageName.ROLLOUT, None): 1.0, (StageName.WEIGHT_SYNC, None): 1.0}))
+            present = [name for name in ROLLOUTS if name in self._names]
+            rows += [_row({(rollout, None): 1.0, (StageName.WEIGHT_SYNC, None): 1.0}) for rollout in present]
         return tuple(rows)
 
     def _members(self, bits: int) -> list[StageName]:
@@ -312,7 +313,7 @@ class TimingBook:
                 here = set(members)
                 result.append(tuple(name for name in self._names if here.intersection(self._graph.workers_of(name))))
         if self._execution.policy is SchedulingPolicy.SEQUENTIAL:
-            # A controller that waits for each stage; asynchronous rollouts run beside it.
+            # Nothing is split then. A controller that waits for each stage; asynchronous rollouts run beside it.
             result.append(
                 tuple(n for n in self._names if not (self._execution.is_asynchronous and n is StageName.ROLLOUT))
             )

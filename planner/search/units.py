@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from planner.domain.execution import Execution
-from planner.domain.stages import StageGraph, StageName, WorkerName
+from planner.domain.stages import ROLLOUT_ENGINES, StageGraph, StageName, WorkerName
 from planner.domain.strategy import FloatArray, IntArray
 from planner.search.structures import Structure
 from planner.search.timing import LAST_SHARE, Part, Row, Timing, moments_of, timing_book
@@ -22,6 +22,13 @@ class Sync(IntEnum):
     COLOCATED = 1
     DISAGGREGATED = 2
     CROSS_POOL = 3
+    COLOCATED_AND_CROSS_POOL = 4
+    """A trainer with one group of engines on its GPUs and another in a different pool: what is gathered for one is sent
+    to the other, so that the longer share counts."""
+    DISAGGREGATED_AND_CROSS_POOL = 5
+    """A trainer that sends to a group of engines in its pool, then to one in another."""
+    CROSS_POOL_TWICE = 6
+    """A trainer that sends to two other pools, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +96,6 @@ class Unit:
 
     structure: Structure
     timing: Timing
-    execution: Execution
     contexts: tuple[Context, ...]
     slot: tuple[int, ...]
     slot_pool: tuple[int, ...]
@@ -104,6 +110,27 @@ class Unit:
     @property
     def num_slots(self) -> int:
         return len(self.slot_pool)
+
+
+def _relation(structure: Structure, engine: WorkerName) -> Sync:
+    if structure.overlap(WorkerName.ACTOR_TRAINER, engine):
+        return Sync.COLOCATED
+    is_across = structure.pool_of(WorkerName.ACTOR_TRAINER) != structure.pool_of(engine)
+    return Sync.CROSS_POOL if is_across else Sync.DISAGGREGATED
+
+
+def _of_trainer(engines: Sequence[Sync]) -> Sync:
+    """The trainer's share, from those of the engines that it serves. Two groups of engines never share a pool: at least
+    one of them is across."""
+    kinds = sorted(engines)
+    if len(kinds) == 1:
+        return kinds[0]
+    by_first = {
+        Sync.COLOCATED: Sync.COLOCATED_AND_CROSS_POOL,
+        Sync.DISAGGREGATED: Sync.DISAGGREGATED_AND_CROSS_POOL,
+        Sync.CROSS_POOL: Sync.CROSS_POOL_TWICE,
+    }
+    return by_first[kinds[0]]
 
 
 class UnitBuilder:
@@ -153,12 +180,12 @@ class UnitBuilder:
                 for w in members[: len(block)]:
                     slot[w] = len(slot_pool)
                 slot_pool.append(pool)
-        sync = self._sync(structure)
+        syncs = self._syncs(structure)
         contexts = tuple(
             Context(
                 worker=w,
                 pool=pool_of[w],
-                sync=sync if self._frame.syncs[w] else Sync.NONE,
+                sync=syncs[w],
                 groups=tuple(sorted(set(mates[w]))),
             )
             for w in range(num)
@@ -170,7 +197,6 @@ class UnitBuilder:
                 Unit(
                     structure=structure,
                     timing=timing,
-                    execution=self._frame.execution,
                     contexts=contexts,
                     slot=tuple(slot),
                     slot_pool=tuple(slot_pool),
@@ -182,13 +208,17 @@ class UnitBuilder:
             )
         return units
 
-    def _sync(self, structure: Structure) -> Sync:
-        pair = [name for name, takes_part in zip(self._frame.workers, self._frame.syncs, strict=True) if takes_part]
-        if len(pair) == 2 and structure.overlap(*pair):
-            return Sync.COLOCATED
-        if len(pair) == 2 and structure.pool_of(pair[0]) != structure.pool_of(pair[1]):
-            return Sync.CROSS_POOL
-        return Sync.DISAGGREGATED
+    def _syncs(self, structure: Structure) -> list[Sync]:
+        """Which share of the weight sync each worker pays: an engine by its place relative to the trainer, the trainer
+        by those of all engines."""
+        present = [name for name, takes_part in zip(self._frame.workers, self._frame.syncs, strict=True) if takes_part]
+        kinds = dict.fromkeys(self._frame.workers, Sync.NONE) | dict.fromkeys(present, Sync.DISAGGREGATED)
+        if WorkerName.ACTOR_TRAINER in present:
+            engines = [name for name in present if name in ROLLOUT_ENGINES]
+            kinds |= {name: _relation(structure, name) for name in engines}
+            if engines:
+                kinds[WorkerName.ACTOR_TRAINER] = _of_trainer([kinds[name] for name in engines])
+        return list(kinds.values())
 
     def _row_masks(self, rows: tuple[Row, ...]) -> tuple[IntArray, FloatArray]:
         if rows not in self._masks:

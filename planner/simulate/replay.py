@@ -70,13 +70,19 @@ def replay(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Replay
     """
     if plan.status is Status.INFEASIBLE:
         raise InfeasibleError("the plan does not fit its GPUs, so there is nothing to replay; see rlplan show")
-    _check_fusion(plan)
+    _check_playable(plan)
     script = _script(plan, overheads, settings)
     recording = Replay(script).run()
     return _report(script, recording)
 
 
-def _check_fusion(plan: Plan) -> None:
+def _check_playable(plan: Plan) -> None:
+    if plan.execution.is_split:
+        raise InvalidInputError(
+            "the replay does not know rollouts that two groups of engines share",
+            where="execution.second_share_ratio",
+            accepted="a plan with one group of engines: of one pool, or for a framework",
+        )
     if Fusion.INTRA_STAGE in plan.execution.fusions:
         raise InvalidInputError(
             "the replay does not know interleaved updates of actor and critic",
