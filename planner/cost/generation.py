@@ -83,7 +83,11 @@ def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts
         sync_terms_colocated=_sync_terms(job, precision, table, site, memory, is_remote=False),
         sync_terms_disaggregated=_sync_terms(job, precision, table, site, memory, is_remote=True),
         sync_memory_terms=_sync_memory_terms(job, memory, sleeps, site) if job.receives_weights else None,
-        is_legal=cache.holds_longest & (memory.kv_cache > 0) & gpu.supports(job.precision),
+        # Streaming engines are never idle, and keep their cache while new weights arrive.
+        is_legal=cache.holds_longest
+        & (memory.kv_cache > 0)
+        & gpu.supports(job.precision)
+        & ~(sleeps & (job.streamed_batches is not None)),
     )
 
 

@@ -121,8 +121,8 @@ def tracks(slots: tuple[Slot, ...]) -> tuple[tuple[Slot, ...], ...]:
     """Slots divided into rows without overlap, as few as possible; the first one is the fullest."""
     rows: list[list[Slot]] = []
     for slot in sorted(slots, key=lambda item: (item.start_s, item.end_s)):
-        # Stages that touch may differ in the last digit of their sums.
-        tolerance_s = 1e-9 * max(1.0, abs(slot.start_s))
+        # Stages that touch may differ in the last digits of their sums, and periods are rounded up.
+        tolerance_s = 1e-6 * max(1.0, abs(slot.start_s))
         row = next((row for row in rows if row[-1].end_s <= slot.start_s + tolerance_s), None)
         if row is None:
             rows.append([slot])
