@@ -239,6 +239,9 @@ def _effect_note(effect: Effect) -> str:
 def _staleness(gains: Sequence[StalenessGain]) -> str:
     if not gains:
         return "staleness: no asynchronous plan is open to this framework"
+    times = [gain.time_s for gain in gains if gain.time_s is not None]
+    if times and min(times) >= 0.999 * times[0]:
+        return f"staleness: up to lag {max(gain.staleness for gain in gains)}, nothing is gained on this cluster"
     parts = [
         f"lag {gain.staleness} ({gain.mode}): "
         + (_NONE if gain.time_s is None else f"{format_seconds(gain.time_s)} per iteration")
