@@ -29,6 +29,8 @@ COMMANDS: dict[str, str] = {
     "export": "saved",
     "check": "check",
     "simulate": "simulate",
+    "calibrate": "calibrate",
+    "compare": "compare",
     "report": "report",
     "models": "catalogs",
     "hardware": "catalogs",

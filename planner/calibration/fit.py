@@ -171,12 +171,13 @@ def _why(problem: _Problem, scaled: FloatArray, dropped: int, others: Sequence[i
     own = scaled[:, dropped]
     alone = 1.0 / math.sqrt(1.0 + float(own @ own) * problem.prior[dropped] ** 2)
     if alone > IDENTIFIED_RATIO:
-        return "moves the logged times less than they scatter"
+        return "these logs say too little about it"
     length = float(np.linalg.norm(own))
     likeness = {k: abs(float(own @ scaled[:, k])) / (length * float(np.linalg.norm(scaled[:, k]))) for k in others}
     best = max(likeness, key=lambda k: likeness[k], default=None)
     if best is not None and likeness[best] > _ALIKE:
-        return f"cannot be told apart from {problem.unknowns[best].key.parameter.value}"
+        name = problem.unknowns[best].key.parameter.value.replace("_", " ")
+        return f"cannot be told apart from {name}"
     return "cannot be told apart from several others together"
 
 
