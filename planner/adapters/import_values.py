@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from planner.adapters.findings import Finding, Severity
 from planner.adapters.hydra import Config, Value, displayed
 from planner.adapters.imported import Setting
 from planner.adapters.shell_script import is_known, unknowns
 
 MAX_WHOLE = 2**40
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -69,9 +72,9 @@ class Values:
         value = self.config.get(key)
         if value is None or not self._known(key, value):
             return None
-        if isinstance(value, str) and value.strip().lstrip("+-").isdigit() and len(value) < 19:
+        if isinstance(value, str) and len(value) < 19 and _WHOLE.fullmatch(value.strip()):
             value = int(value)
-        if isinstance(value, float) and value == int(value):
+        if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_WHOLE:
             self.wrong(key, value, f"a whole number of at least {minimum}")
