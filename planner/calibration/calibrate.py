@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ from planner.errors import InvalidInputError
 from planner.files.bench_logs import EngineBench, LinkBench
 from planner.files.run_logs import RunLog
 
+SURPRISING_SDS = 2.0
+"""Prior deviations from the catalog beyond which a value is worth a question."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -35,8 +39,8 @@ class Calibration:
 
     profile: Profile
     result: FitResult
-    skipped: tuple[str, ...]
-    """Benchmarks that could not be used, and why."""
+    notes: tuple[str, ...]
+    """Logs that could not be used, and why; values that are hard to believe."""
 
     @property
     def identified(self) -> tuple[Verdict, ...]:
@@ -50,8 +54,15 @@ def calibrate(evidence: Evidence, overheads: Overheads, *, date: str = "") -> Ca
     """
     sources: list[tuple[Source, ProfileSource]] = []
     skipped: list[str] = []
+    seen: dict[str, str] = {}
+    has_several = len({log.sha256 for log, _ in evidence.runs}) > 1
     for log, setup in evidence.runs:
-        run = RunSource(log, setup, overheads)
+        if log.sha256 in seen:
+            skipped.append(f"{log.file}: is the same as {seen[log.sha256]}")
+            continue
+        seen[log.sha256] = log.file
+        # What a configuration has of its own shows only where the whole run is left out.
+        run = RunSource(log, setup, overheads, is_one_fold=has_several)
         sources.append((run, _source(log.file, log.sha256, f"run of {log.kind.value}", run.num_used)))
     for bench, node in evidence.links:
         try:
@@ -79,7 +90,18 @@ def calibrate(evidence: Evidence, overheads: Overheads, *, date: str = "") -> Ca
         sources=_merged([item for _, item in sources]),
         date=date,
     )
-    return Calibration(profile=profile, result=result, skipped=tuple(skipped))
+    return Calibration(profile=profile, result=result, notes=(*skipped, *_surprises(result)))
+
+
+def _surprises(result: FitResult) -> tuple[str, ...]:
+    """Values that are so far from the catalog's that the configuration is more likely to be wrong."""
+    return tuple(
+        f"{item.unknown.key.parameter.value.replace('_', ' ')} is {item.value / item.unknown.catalog:.2f} times the "
+        "catalog's, which is rare: is the configuration the one that ran?"
+        for item in result.verdicts
+        if item.is_identified
+        and abs(math.log(item.value / item.unknown.catalog)) > SURPRISING_SDS * item.unknown.prior_log_sd
+    )
 
 
 def _source(file: str, sha256: str, kind: str, num_used: int) -> ProfileSource:

@@ -28,7 +28,7 @@ from planner.domain.strategy import RolloutStrategy
 from planner.errors import InvalidInputError
 from planner.files.bench_logs import EngineBench, EngineBenchKind
 
-BENCH_LOG_SD = 0.08
+BENCH_LOG_SD = 0.05
 ENGINE = "vllm"
 
 
@@ -59,7 +59,9 @@ class EngineSource:
             ),
         )  # fmt: skip
         gpu = setup.node.gpu.id
-        self.keys: tuple[Key, ...] = (Key(Parameter.ENGINE_STEP), Key(Parameter.HBM, gpu))
+        self.keys: tuple[Key, ...] = (
+            Key(Parameter.ENGINE_STEP), Key(Parameter.ENGINE_LAUNCH), Key(Parameter.HBM, gpu),
+        )  # fmt: skip
 
     def predict(self, point: Point) -> FloatArray:
         setup, bench = self.setup, self.bench
@@ -67,13 +69,12 @@ class EngineSource:
         overheads = overheads_at(point, self.base).for_engine(ENGINE)
         strategy = setup.strategy
         layout = engine_layout(
-            np.array([float(bench.tp or strategy.tp)]), np.array([float(strategy.pp)]), np.array([float(strategy.ep)]),
-            node, np.ones(1),
+            _column(bench.tp or strategy.tp), _column(strategy.pp), _column(strategy.ep), node, np.ones(1)
         )  # fmt: skip
         formats = uniform(setup.precision)
         assert bench.prompt_tokens is not None and bench.output_tokens is not None and bench.concurrency is not None
-        prompt, output = np.array([bench.prompt_tokens]), np.array([bench.output_tokens])
-        requests, chunk = np.array([bench.concurrency]), np.array([overheads.engine_batched_tokens])
+        prompt, output = _column(bench.prompt_tokens), _column(bench.output_tokens)
+        requests, chunk = _column(bench.concurrency), _column(overheads.engine_batched_tokens)
         if bench.kind is EngineBenchKind.LATENCY:
             slots = requests
         else:
@@ -88,6 +89,10 @@ class EngineSource:
         )
         seconds = _total(maximum_load_terms(setup.model, formats, node, overheads, layout, load))
         return requests * output / seconds if self.is_rate else seconds
+
+
+def _column(value: float) -> FloatArray:
+    return np.array([float(value)])
 
 
 def _total(terms: dict[str, FloatArray]) -> FloatArray:

@@ -279,9 +279,12 @@ class _Row:
 class RunSource:
     """The observations of one run log under its configuration."""
 
-    def __init__(self, log: RunLog, setup: RunSetup, base: Overheads) -> None:
-        """Raises InvalidInputError when nothing that is logged is a stage of the configuration."""
-        self.log, self.setup, self.base = log, setup, base
+    def __init__(self, log: RunLog, setup: RunSetup, base: Overheads, *, is_one_fold: bool = False) -> None:
+        """`is_one_fold`: cross-validation leaves out the whole run, not block after block of it.
+
+        Raises InvalidInputError when nothing that is logged is a stage of the configuration.
+        """
+        self.log, self.setup, self.base, self._is_one_fold = log, setup, base, is_one_fold
         self.blocks = blocks_of(log.records)
         self.setups = tuple(_at_lengths(setup, block) for block in self.blocks)
         self._rows: list[list[_Row]] = []
@@ -346,7 +349,7 @@ class RunSource:
             kind=f"{self.log.file} {label}",
             measured=measured,
             log_sd=math.hypot(shared, noise),
-            fold=f"{self.log.file} {block.name}",
+            fold=self.log.file if self._is_one_fold else f"{self.log.file} {block.name}",
         )
         return _Row(observation=observation, covered=covered)
 
@@ -389,6 +392,7 @@ def _keys(setup: RunSetup) -> tuple[Key, ...]:
         Parameter.STEP,
         Parameter.SEQUENCE,
         Parameter.ENGINE_STEP,
+        Parameter.ENGINE_LAUNCH,
     ]
     if any(isinstance(w.strategy, TrainerStrategy) and w.strategy.offload is not Offload.NONE for w in setup.workers):
         software.append(Parameter.SWAP_RATE)

@@ -33,6 +33,8 @@ class Parameter(StrEnum):
     """StepLosses.sequence_s."""
     ENGINE_STEP = "engine_step_s"
     """Overheads.engine_step_s, and that of every engine's profile in proportion."""
+    ENGINE_LAUNCH = "engine_launch_ratio"
+    """Overheads.engine_launch_ratio, and that of every engine's profile in proportion."""
     HBM = "hbm_factor"
     """On every share of HBM bandwidth that kernels reach."""
     TRAINING_FLOP = "training_flop_factor"
@@ -62,11 +64,12 @@ SOFTWARE = frozenset(
         Parameter.STEP,
         Parameter.SEQUENCE,
         Parameter.ENGINE_STEP,
+        Parameter.ENGINE_LAUNCH,
     }
 )
 """Parameters that replace a value of `Overheads`; all others are factors on the hardware of one GPU type."""
 
-_LOSSES = SOFTWARE - {Parameter.ENGINE_STEP}
+_LOSSES = SOFTWARE - {Parameter.ENGINE_STEP, Parameter.ENGINE_LAUNCH}
 
 BANDWIDTH_OF = {
     CollectiveOp.ALL_REDUCE: Parameter.ALL_REDUCE_BANDWIDTH,
@@ -159,6 +162,8 @@ def software_value(overheads: Overheads, parameter: Parameter) -> float:
     """The value of a software parameter in `overheads`."""
     if parameter is Parameter.ENGINE_STEP:
         return overheads.engine_step_s
+    if parameter is Parameter.ENGINE_LAUNCH:
+        return overheads.engine_launch_ratio
     value: float = getattr(overheads.step_losses, parameter.value)
     return value
 
@@ -173,6 +178,10 @@ def with_software(base: Overheads, values: dict[Parameter, float]) -> Overheads:
         factor = values[Parameter.ENGINE_STEP] / base.engine_step_s
         engines = tuple(replace(item, step_s=item.step_s * factor) for item in base.engines)
         result = replace(result, engine_step_s=values[Parameter.ENGINE_STEP], engines=engines)
+    if Parameter.ENGINE_LAUNCH in values:
+        factor = values[Parameter.ENGINE_LAUNCH] / base.engine_launch_ratio
+        engines = tuple(replace(item, launch_ratio=item.launch_ratio * factor) for item in result.engines)
+        result = replace(result, engine_launch_ratio=values[Parameter.ENGINE_LAUNCH], engines=engines)
     return result
 
 

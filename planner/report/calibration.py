@@ -42,7 +42,7 @@ def calibration_report(
     if others:
         sections += _section("Cannot tell from these logs; stays as in the catalog", _others(others))
     sections += _section(_error_title(calibration), _errors(calibration))
-    sections += _notes([*calibration.skipped, *assumed])
+    sections += _notes([*calibration.notes, *assumed])
     for log in runs:
         sections += _bad_lines(log.file, log.bad, log.num_bad)
     for bench in links:
@@ -164,7 +164,7 @@ def calibration_document(
         ],
         "skipped_lines": bad,
         "num_skipped_lines": sum(log.num_bad for log in runs) + sum(len(bench.bad) for bench in links),
-        "notes": [*calibration.skipped, *assumed],
+        "notes": [*calibration.notes, *assumed],
     }  # fmt: skip
 
 
