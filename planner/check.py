@@ -13,7 +13,7 @@ from planner.domain.framework import ONE_BACKEND_WORKERS, FrameworkRules
 from planner.domain.framework_verdict import plan_problems
 from planner.domain.plan import Placement, Plan, Status
 from planner.domain.request import FixedWorker, PlanRequest
-from planner.domain.stages import WorkerName
+from planner.domain.stages import WorkerName, build_graph
 from planner.domain.strategy import EngineIdle, Offload, Recompute, RolloutStrategy, Sharding, Strategy, TrainerStrategy
 from planner.domain.verdict import Verdict
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
@@ -152,6 +152,10 @@ def placed(imported: Imported, request: PlanRequest) -> tuple[FixedWorker, ...]:
     last = max((worker.first_gpu + worker.num_gpus for worker in imported.workers), default=0)
     if not imported.workers:
         raise InvalidInputError("no worker could be made out", where=imported.file)
+    found = {worker.worker for worker in imported.workers}
+    missing = [item.name.value for item in build_graph(request.workload).workers if item.name not in found]
+    if missing:
+        raise InvalidInputError(f"{' and '.join(missing)}: the layout could not be made out", where=imported.file)
     if last > pool.num_gpus:
         raise InvalidInputError(
             f"{pool.num_gpus} GPUs are less than the {last} of the configuration", where="--gpus",

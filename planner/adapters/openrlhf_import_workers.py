@@ -204,11 +204,9 @@ def knobs(workers: tuple[FixedWorker, ...], *, is_dynamic: bool) -> tuple[Knob, 
     for worker in workers:
         name = worker.worker
         if name is WorkerName.ROLLOUT_ENGINE:
-            sleep = (("sleep", ("",)),)
             found += [
                 Knob(worker=name, field="tp", keys=("--vllm.tensor_parallel_size",)),
                 Knob(worker=name, field="engine_fraction", keys=("--vllm.gpu_memory_utilization",)),
-                Knob(worker=name, field="idle", keys=("--vllm.enable_sleep",), words=sleep),
             ]
             continue
         found += [
@@ -218,11 +216,11 @@ def knobs(workers: tuple[FixedWorker, ...], *, is_dynamic: bool) -> tuple[Knob, 
         if name in (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER):
             stages = tuple((member.value, (str(stage),)) for stage, member in _SHARDINGS.items())
             found.append(Knob(worker=name, field="sharding", keys=("--ds.zero_stage",), words=stages))
-            if is_dynamic:
+            if is_dynamic and worker.strategy.tp == 1:
+                # A knob divides by one degree; OpenRLHF multiplies by ring and tensor parallelism.
+                keys = {"micro_batch_tokens": "--train", "inference_tokens": "--rollout"}
                 found += [
-                    Knob(worker=name, field="micro_batch_tokens", keys=("--train.max_tokens_per_gpu",),
-                         divisor_field="cp"),
-                    Knob(worker=name, field="inference_tokens", keys=("--rollout.max_tokens_per_gpu",),
-                         divisor_field="cp"),
-                ]  # fmt: skip
+                    Knob(worker=name, field=field, keys=(f"{key}.max_tokens_per_gpu",), divisor_field="cp")
+                    for field, key in keys.items()
+                ]
     return tuple(found)

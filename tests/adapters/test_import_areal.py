@@ -9,10 +9,13 @@ import pytest
 from planner.adapters.areal_import_backend import parse_backend, parse_old_mode
 from planner.adapters.findings import Severity
 from planner.adapters.imported import Imported
+from planner.check import gpus_text, placed
 from planner.domain.execution import ExecutionMode
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import ContextParallel, EngineIdle, Recompute, Sharding
 from planner.errors import InvalidInputError
+from planner.files.spec import WorkloadSpec, override
+from planner.files.workload import build_request
 from tests.adapters.imports import engines, errors, first_gpu, messages, read, trainer
 
 CONFIG = """experiment_name: test
@@ -148,6 +151,14 @@ def test_wide_engines_cannot_share_a_trainers_gpus(tmp_path: Path) -> None:
     assert "2 replicas (engines) cannot share the 4 of actor" in errors(found)
     assert "actor and rollout share GPUs, which needs disk" in errors(found)
     assert first_gpu(found, WorkerName.ROLLOUT_ENGINE) == 0
+
+
+def test_a_layout_that_cannot_be_made_out_is_no_fault(tmp_path: Path) -> None:
+    found = config(tmp_path, ("fsdp:d4p1t1", "fsdp:d4q1"))
+    assert found.has_errors and len(found.workers) == 1
+    spec = WorkloadSpec(gpus=gpus_text(found, "h100"))
+    with pytest.raises(InvalidInputError, match="actor trainer and reference: the layout could not be made out"):
+        placed(found, build_request(override(found.spec, spec)))
 
 
 def test_backend_strings() -> None:

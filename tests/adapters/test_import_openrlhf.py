@@ -155,6 +155,23 @@ def test_an_unknown_model_is_asked_for(tmp_path: Path) -> None:
     assert read(tmp_path, {"run.sh": text}, model="qwen3-4b").spec.model == "qwen3-4b"
 
 
+def test_changes_are_written_as_flags(tmp_path: Path) -> None:
+    extra = "--train.dynamic_batch_enable --train.max_tokens_per_gpu 4096"
+    found = dapo(tmp_path, extra)
+    written = {
+        text
+        for knob in found.knobs
+        for item in found.workers
+        if item.worker is knob.worker
+        for text in knob.written(item.strategy)
+    }
+    assert {"--ds.zero_stage=3", "--ds.ring_attn_size=2", "--train.max_tokens_per_gpu=4096"} <= written
+    assert "--vllm.gpu_memory_utilization=0.6" in written
+    # With tensor parallelism a budget has two divisors.
+    wide = dapo(tmp_path, f"{extra} --ds.tensor_parallel_size 2")
+    assert all(knob.field != "micro_batch_tokens" for knob in wide.knobs)
+
+
 def test_other_training_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"train_sft, no RL training"):
         read(tmp_path, {"run.sh": "deepspeed --module openrlhf.cli.train_sft --max_len 2048\n"})
