@@ -16,7 +16,6 @@ from planner.adapters.shell_script import Launch, Script, is_known, shown, unkno
 from planner.errors import nearest
 
 _FLAG = re.compile(r"--?[A-Za-z]")
-ANY = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

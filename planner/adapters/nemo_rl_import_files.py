@@ -160,6 +160,15 @@ def apply(config: Config, overrides: list[Override], tables: Tables) -> list[Fin
         if item.operation is Operation.DELETE:
             config.delete(item.key)
             continue
+        if item.operation is Operation.CHANGE and not config.has(item.key) and not is_legal(item.key, tables):
+            suggestion = _nearest_key(item.key, tables)
+            findings.append(
+                Finding(
+                    place=item.place, severity=Severity.ERROR,
+                    message=f"{item.key} is not in the configuration: NeMo-RL refuses to change it",
+                    remedy=f"did you mean {suggestion}?" if suggestion else f"+{item.key} adds it",
+                )
+            )  # fmt: skip
         config.set(item.key, item.value, item.place)
     return findings
 

@@ -106,6 +106,14 @@ def test_a_launch_with_overrides(tmp_path: Path) -> None:
     assert not found.unresolved and found.spec.num_prompts == 128 and engines(found).max_num_seqs == 64
 
 
+def test_an_override_of_a_key_that_is_not_there(tmp_path: Path) -> None:
+    script = "uv run examples/run_grpo.py --config base.yaml grpo.num_prompt_per_step=128\n"
+    found = read(tmp_path, {"run.sh": script, "base.yaml": CHAIN["base.yaml"]})
+    assert "refuses to change it -> did you mean grpo.num_prompts_per_step?" in errors(found)
+    added = read(tmp_path, {"run.sh": script.replace("grpo.num_prompt", "+grpo.num_prompt")})
+    assert not added.has_errors and "NeMo-RL says nothing" in messages(added)
+
+
 def test_the_file_that_a_program_has_by_default(tmp_path: Path) -> None:
     found = read(tmp_path, {"run.sh": "uv run examples/run_grpo.py cluster.gpus_per_node=8\n"})
     assert found.spec.model == "Qwen/Qwen2.5-1.5B" and found.num_gpus == 8 and found.spec.num_optimizer_steps == 1
