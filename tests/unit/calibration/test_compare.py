@@ -1,0 +1,160 @@
+"""A plan beside the log of a run of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from planner.calibration.compare import ComparedStage, Comparison, compare, explain
+from planner.calibration.parameters import Key
+from planner.domain.bands import Band
+from planner.domain.plan import NamedValue, Plan
+from planner.domain.profile import Parameter
+from planner.files.catalog import load_overheads
+from planner.files.fixed import build_fixed_workers
+from planner.files.plan import write_plan
+from planner.files.run_logs import read_run_log
+from planner.files.workload import build_request
+from planner.files.workload_file import read_workload
+from planner.pipeline import estimate
+from planner.report.calibration import comparison_document, comparison_report
+from planner.report.terminal import plain
+from tests.unit.calibration import samples
+
+
+@cache
+def plan() -> Plan:
+    spec = read_workload(samples.FIXED)
+    request = build_request(spec)
+    return estimate(request, build_fixed_workers(spec, request))
+
+
+def compared(path: Path, rows: list[dict[str, float]], made: Plan | None = None) -> Comparison:
+    log = read_run_log(samples.verl_log(path / "run.log", rows))
+    assert log is not None
+    return compare(made or plan(), samples.setup(), log, load_overheads())
+
+
+def as_planned(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """The rows without lengths, so that the plan's own count."""
+    return [{name: value for name, value in row.items() if name != "tokens"} for row in rows]
+
+
+def test_a_run_as_predicted_has_ratios_of_one_at_its_lengths(tmp_path: Path) -> None:
+    found = compared(tmp_path, samples.iterations(1, true={}))
+    assert found.iteration is not None
+    for stage in (*found.stages, found.iteration):
+        assert stage.at_lengths_s is not None
+        assert stage.ratio == pytest.approx(1.0, abs=1e-6), stage
+    assert found.stages[0].planned_s > 1.2 * found.stages[0].measured_s
+    # Lengths are an input: what the plan promised was for others.
+    assert found.is_inside is False
+
+
+def test_medians_spread_and_band(tmp_path: Path) -> None:
+    row = as_planned(samples.iterations(1, true={}))[0]
+    factors = (9.0, 1.0, 1.1, 1.2, 1.3)
+    rows = [{name: value * factor for name, value in row.items()} for factor in factors]
+    found = compared(tmp_path, rows)
+    rollout = found.stages[0]
+    assert found.has_warm_up and rollout.num_iterations == 4
+    assert rollout.measured_s == pytest.approx(1.15 * row["gen"])
+    assert row["gen"] < rollout.low_s < rollout.measured_s < rollout.high_s < 1.3 * row["gen"]
+    assert rollout.at_lengths_s is None
+
+
+@pytest.mark.parametrize(("low", "high", "inside"), [(0.5, 2.0, True), (1.0, 1.01, False)])
+def test_the_band_of_the_plan_decides(tmp_path: Path, low: float, high: float, inside: bool) -> None:
+    band = plan().time_band
+    assert isinstance(band, Band)
+    made = replace(plan(), time_band=replace(band, low_ratio=low, high_ratio=high))
+    rows = as_planned(samples.iterations(3, true=dict.fromkeys([Key(Parameter.TRAINING_RATIO)], 1.3)))
+    found = compared(tmp_path, rows, made)
+    assert found.is_inside is inside
+    bare = compared(tmp_path, rows, replace(plan(), time_band=None))
+    assert bare.is_inside is None and bare.band_s is None
+
+
+def stage(measured_s: float, **terms: float) -> ComparedStage:
+    named = tuple(NamedValue(name=name, value=value) for name, value in terms.items())
+    total = sum(terms.values())
+    return ComparedStage(
+        label="actor update", planned_s=total, at_lengths_s=None, measured_s=measured_s, low_s=measured_s,
+        high_s=measured_s, num_iterations=1, terms=named,
+    )  # fmt: skip
+
+
+def test_the_least_surprising_single_term_explains_a_gap() -> None:
+    # 20 s more: matrix products times 1.33, or a NIC that is 3 times as slow, which is less rare for its kind.
+    found = explain([stage(110.0, gemm=60.0, dp_scale_out=10.0, attention=20.0)])
+    assert found is not None and found.closes
+    assert (found.term, found.factor) == ("gemm", pytest.approx(1.0 + 20.0 / 60.0))
+    found = explain([stage(100.0, gemm=50.0, dp_scale_out=30.0)])
+    assert found is not None and found.term == "dp_scale_out"
+
+
+def test_a_gap_that_no_term_can_close_is_said_to_be_one() -> None:
+    found = explain([stage(400.0, gemm=50.0, attention=10.0)])
+    assert found is not None and not found.closes and found.term == "gemm"
+    found = explain([stage(1.0, gemm=50.0, attention=50.0)])
+    assert found is not None and not found.closes and found.factor < 1.0
+    assert explain([]) is None
+
+
+def test_the_report_names_band_lengths_and_gap(tmp_path: Path) -> None:
+    found = compared(tmp_path, samples.iterations(5, noise=0.02))
+    text = plain(comparison_report(plan(), found), width=100)
+    for words in ("the plan's band", "at logged lengths", "rollout", "The largest gap", "the first one left out"):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 100
+    document = comparison_document(found)
+    assert json.loads(json.dumps(document, allow_nan=False))["iteration"]["num_iterations"] == 4
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "planner", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_commands_from_a_log_to_a_calibrated_comparison(tmp_path: Path) -> None:
+    log = samples.verl_log(tmp_path / "run.log", samples.iterations(5, noise=0.01, true={**samples.TRUE, SLOW: 2.4}))
+    write_plan(plan(), tmp_path / "plan.json")
+    first = run("compare", str(tmp_path / "plan.json"), str(log))
+    assert first.returncode == 5, first.stderr
+    assert "OUTSIDE" in first.stdout
+    fitted = run("calibrate", str(log), "--config", str(tmp_path / "plan.json"), "-o", str(tmp_path / "p.yaml"))
+    assert fitted.returncode == 0, fitted.stderr
+    assert "Calibrated" in fitted.stdout and "left out" in fitted.stdout
+    mean = ["--response-mean", "1680", "--profile", str(tmp_path / "p.yaml")]
+    again = run("estimate", str(samples.FIXED), *mean, "-o", str(tmp_path / "again.json"))
+    assert again.returncode == 0, again.stderr
+    assert "calibrated by profile" in again.stdout
+    second = run("compare", str(tmp_path / "again.json"), str(log), "--profile", str(tmp_path / "p.yaml"), "--json")
+    assert second.returncode == 0, second.stderr
+    assert json.loads(second.stdout)["iteration"]["ratio"] == pytest.approx(1.0, abs=0.03)
+    refused = run("calibrate", str(log), "--config", str(tmp_path / "again.json"))
+    assert refused.returncode == 2 and "fit starts from the catalog" in refused.stderr
+
+
+SLOW = Key(Parameter.TRAINING_RATIO)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["calibrate", "{log}"], "0 configurations for 1 logs"),
+        (["calibrate", "{log}", "--config", "{fixed}", "--date", "May"], "no date"),
+        (["calibrate", "{fixed}", "--config", "{fixed}"], "holds no seconds per stage"),
+        (["calibrate", "{log}", "--config", "{fixed}", "-o", "/nonexistent/p.yaml"], "does not exist"),
+        (["compare", "{fixed}", "{log}"], "is not"),
+    ],
+)
+def test_wrong_input_is_named(arguments: list[str], words: str) -> None:
+    places = {"log": str(samples.LOGS / "verl-qwen3-8b.log"), "fixed": str(samples.FIXED)}
+    result = run(*(text.format(**places) for text in arguments))
+    assert result.returncode == 2 and words in result.stderr and "Traceback" not in result.stderr
