@@ -15,12 +15,22 @@ from planner.adapters.export import (
     write_files,
 )
 from planner.adapters.shell import comment
-from planner.adapters.verl_config import DEFAULT_ENGINE_TOKENS, VerlConfig, build_config
+from planner.adapters.verl_config import DEFAULT_ENGINE_TOKENS, VerlConfig, build_config, context_of
+from planner.adapters.verl_context import Runner
+from planner.adapters.verl_execution import lacks
 from planner.domain.framework import FrameworkRules
 from planner.domain.plan import Plan
 from planner.files.framework import load_framework
 
 SCRIPT = "run.sh"
+_MAIN = "verl.trainer.main_ppo"
+_ENTRY = {
+    Runner.SYNC: _MAIN,
+    Runner.SEPARATE: _MAIN,
+    # Its configuration looks for the one that it builds on below the working directory.
+    Runner.ONE_STEP_OFF: "verl.experimental.one_step_off_policy.main_ppo \\\n  "
+    "'hydra.searchpath=[pkg://verl.trainer.config]'",
+}
 
 
 def exported_files(
@@ -34,8 +44,10 @@ def exported_files(
     verl/workers/rollout/vllm_rollout/vllm_async_server.py, for rollouts and reward models alike.
     """
     rules = load_framework("verl")
-    check_exportable(rules, plan, unfit=position_problems(plan, engine_tokens_needed(plan)))
-    config = build_config(plan, rules, engine_tokens=engine_tokens)
+    unfit = position_problems(plan, engine_tokens_needed(plan))
+    context = context_of(plan, rules, engine_tokens=engine_tokens)
+    check_exportable(rules, plan, unfit=unfit, lacks=lacks(context))
+    config = build_config(context)
     known = digest if digest is not None else plan_digest(plan)
     return (
         ExportFile(name=SCRIPT, text=script_text(config, rules, known), is_executable=True),
@@ -70,16 +82,19 @@ VAL_FILES=${{VAL_FILES:-data/val.parquet}}
 REWARD_FUNCTION=${{REWARD_FUNCTION:-null}}
 """
     body = "\n\n".join(section.script() for section in config.sections)
-    return f'{header}\n{body}\n\npython3 -m verl.trainer.main_ppo \\\n  {arrays} \\\n  "$@"\n'
+    return f'{header}\n{body}\n\npython3 -m {_ENTRY[config.runner]} \\\n  {arrays} \\\n  "$@"\n'
 
 
 def _notes(plan: Plan, config: VerlConfig, rules: FrameworkRules) -> Notes:
     backend = "Megatron-Core and Megatron-Bridge" if config.is_megatron else "PyTorch FSDP2"
+    # checkpoint_engine/nccl_checkpoint_engine.py
+    sync = "" if config.runner is Runner.SYNC else ", CuPy (for the weight sync over NCCL)"
     return Notes(
         commands=(f"TRAIN_FILES=train.parquet VAL_FILES=val.parquet ./{SCRIPT}",),
         needs=(
-            f"Run it on the head node of a Ray cluster with {plan.num_gpus} GPUs, {rules.title} {rules.version}, vLLM "
-            f"and {backend}.\nArguments of the script are further Hydra overrides and win over those of the plan."
+            f"Run it on the head node of a Ray cluster with {plan.num_gpus} GPUs, {rules.title} {rules.version}, "
+            f"vLLM{sync} and {backend}.\nArguments of the script are further Hydra overrides and win over those of the "
+            "plan."
         ),
         to_do=config.to_do,
         differences=config.differences,

@@ -125,6 +125,16 @@ class FrameworkRules:
     """Sets of `may_share` that all present workers of the set share, or none: a switch for all of them at once."""
     techniques: tuple[Technique, ...] = ()
     """What the framework can do, whether or not plans and exports use it; for comparison only."""
+    max_batches_staleness: int | None = None
+    """Largest version lag of asynchronous batches, where it is smaller than that of streaming; None: `max_staleness`."""
+
+    def max_staleness_of(self, mode: ExecutionMode) -> int:
+        """Largest version lag of iterations that overlap in this way; 0 where they cannot."""
+        if mode not in self.execution_modes or mode is ExecutionMode.SYNCHRONOUS:
+            return 0
+        if mode is ExecutionMode.BATCHES and self.max_batches_staleness is not None:
+            return min(self.max_batches_staleness, self.max_staleness)
+        return self.max_staleness
 
 
 # Rules on rows ---------------------------------------------------------------------------------------------------

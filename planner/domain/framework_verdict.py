@@ -109,10 +109,11 @@ def _execution_problems(rules: FrameworkRules, execution: Execution) -> list[str
     if execution.mode not in rules.execution_modes:
         modes = joined([mode.value for mode in ExecutionMode if mode in rules.execution_modes])
         problems.append(f"it does not run {execution.mode.value}, only {modes}")
-    elif execution.staleness > rules.max_staleness:
-        problems.append(
-            f"its weights lag at most {rules.max_staleness} versions behind, the plan allows {execution.staleness}"
-        )
+    elif execution.staleness > rules.max_staleness_of(execution.mode):
+        most = rules.max_staleness_of(execution.mode)
+        versions = f"{most} versions" if most != 1 else "1 version"
+        how = f" with {execution.mode.value}" if most < rules.max_staleness else ""
+        problems.append(f"its weights lag at most {versions} behind{how}, the plan allows {execution.staleness}")
     problems += [f"it has no {fusion.value} fusion" for fusion in execution.fusions if fusion not in rules.fusions]
     return problems
 

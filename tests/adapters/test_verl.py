@@ -24,7 +24,8 @@ from planner.domain.workload import RewardKind
 from planner.errors import InvalidInputError
 from planner.files.framework import load_framework
 from tests.adapters.launch import overrides, recorded_arguments
-from tests.adapters.plans import HOSTILE, cases, colocated, engine, fsdp, hostile_case, make_plan, megatron
+from tests.adapters.plans import HOSTILE, colocated, engine, fsdp, hostile_case, make_plan, megatron
+from tests.adapters.verl_cases import cases
 from tests.factories import dense_model, workload
 
 KEYS = json.loads(Path(__file__).with_name("verl_keys.json").read_text())
@@ -41,11 +42,11 @@ def exported(plan: Plan, tmp_path: Path) -> dict[str, str]:
 def illegal_keys(values: dict[str, str]) -> list[str]:
     """Keys that verl 0.9.1 would refuse, or that it would accept with + and never read."""
     engine_keys = KEYS["megatron" if values["model_engine"] == "megatron" else "dp"]
-    known = {*KEYS["common"], *engine_keys}
+    known = {*KEYS["common"], *engine_keys, *(KEYS["one_step_off"] if "hydra.searchpath" in values else ())}
     bad: list[str] = []
     for key in values:
         name = key.lstrip("+")
-        if key == "model_engine" or (not key.startswith("+") and name in known):
+        if key in ("model_engine", "hydra.searchpath") or (not key.startswith("+") and name in known):
             continue
         is_open = any(f".{part}." in name for part in KEYS["open"])
         if not (key.startswith("+") and name not in known and (is_open or name in KEYS["dataclass_only"])):

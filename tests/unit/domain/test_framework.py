@@ -137,8 +137,13 @@ def test_placement_rules() -> None:
     together = trainers | {W.ROLLOUT_ENGINE}
     assert placement_problem(VERL, (together,), together) is None
     assert placement_problem(VERL, (together, frozenset({W.REWARD_MODEL})), together | {W.REWARD_MODEL}) is None
-    apart = placement_problem(VERL, (trainers, frozenset({W.ROLLOUT_ENGINE})), together)
+    assert placement_problem(VERL, (trainers, frozenset({W.ROLLOUT_ENGINE})), together) is None
+    apart = placement_problem(VERL, (frozenset({W.ACTOR_TRAINER}), frozenset({W.REFERENCE})), trainers)
     assert apart is not None and "same GPUs" in apart
+    # With engines apart, a reward model has GPUs of its own.
+    scored = trainers | {W.REWARD_MODEL}
+    shared = placement_problem(VERL, (scored, frozenset({W.ROLLOUT_ENGINE})), scored | {W.ROLLOUT_ENGINE})
+    assert shared is not None and "cannot place" in shared
     nemo = load_framework("nemo-rl")
     assert placement_problem(nemo, (trainers, frozenset({W.ROLLOUT_ENGINE})), together) is None
     lacking = placement_problem(nemo, (ALL,), ALL)
