@@ -71,7 +71,8 @@ class FitResult:
     errors: tuple[ErrorRow, ...]
     num_folds: int
     condition: float
-    """Condition number of the scaled Jacobian of all unknowns that move anything; infinite where it lacks rank."""
+    """Condition number of the scaled Jacobian, at the catalog's values, of all unknowns that move anything; infinite
+    where it lacks rank."""
 
 
 class _Problem:
@@ -115,15 +116,15 @@ def fit(sources: Sequence[Source], unknowns: Sequence[Unknown]) -> FitResult:
     problem = _Problem(sources, unknowns)
     x = np.zeros(len(unknowns))
     before = problem.log_predicted(x)
-    everything = range(len(unknowns))
-    slopes = problem.jacobian(x, before, everything)
+    slopes = problem.jacobian(x, before, range(len(unknowns)))
+    condition = _condition(problem, slopes)
     kept, reasons = _select(problem, slopes)
     at = before
     for _ in range(_MAX_ROUNDS):
         if not kept:
             break
-        # At the catalog's values a limit may hide a slope that is there further on.
-        slopes = problem.jacobian(x, at, kept)
+        if at is not before:
+            slopes = problem.jacobian(x, at, kept)
         step = _solve(problem, slopes, at, x, kept) - x
         x = x + np.clip(step, -1.0, 1.0)
         at = problem.log_predicted(x)
@@ -138,7 +139,7 @@ def fit(sources: Sequence[Source], unknowns: Sequence[Unknown]) -> FitResult:
         verdicts=_verdicts(problem, x, kept, deviations, reasons),
         errors=_errors(problem, before, at, left_out),
         num_folds=len(folds) if left_out is not None else 0,
-        condition=_condition(problem, slopes if not kept else problem.jacobian(x, at, everything)),
+        condition=condition,
     )
 
 

@@ -22,9 +22,6 @@ from planner.files.run_logs import BadLine, RunLog
 from planner.report.words import counted, one_line, percent
 from planner.units import GB, format_range, format_seconds, format_seconds_like
 
-CONDITION_SHOWN = 1e6
-"""Larger condition numbers are shown as lack of rank."""
-
 
 def calibration_report(
     calibration: Calibration, runs: Sequence[RunLog], links: Sequence[LinkBench], assumed: Sequence[str]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from planner import cli
 from planner.calibration.compare import ComparedStage, Comparison, compare, explain
 from planner.calibration.parameters import Key
 from planner.domain.bands import Band
@@ -117,28 +116,24 @@ def test_the_report_names_band_lengths_and_gap(tmp_path: Path) -> None:
     assert json.loads(json.dumps(document, allow_nan=False))["iteration"]["num_iterations"] == 4
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "planner", *arguments], capture_output=True, text=True, timeout=120)
-
-
-def test_commands_from_a_log_to_a_calibrated_comparison(tmp_path: Path) -> None:
+def test_commands_from_a_log_to_a_calibrated_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = samples.verl_log(tmp_path / "run.log", samples.iterations(5, noise=0.01, true={**samples.TRUE, SLOW: 2.4}))
-    write_plan(plan(), tmp_path / "plan.json")
-    first = run("compare", str(tmp_path / "plan.json"), str(log))
-    assert first.returncode == 5, first.stderr
-    assert "OUTSIDE" in first.stdout
-    fitted = run("calibrate", str(log), "--config", str(tmp_path / "plan.json"), "-o", str(tmp_path / "p.yaml"))
-    assert fitted.returncode == 0, fitted.stderr
-    assert "Calibrated" in fitted.stdout and "left out" in fitted.stdout
-    mean = ["--response-mean", "1680", "--profile", str(tmp_path / "p.yaml")]
-    again = run("estimate", str(samples.FIXED), *mean, "-o", str(tmp_path / "again.json"))
-    assert again.returncode == 0, again.stderr
-    assert "calibrated by profile" in again.stdout
-    second = run("compare", str(tmp_path / "again.json"), str(log), "--profile", str(tmp_path / "p.yaml"), "--json")
-    assert second.returncode == 0, second.stderr
-    assert json.loads(second.stdout)["iteration"]["ratio"] == pytest.approx(1.0, abs=0.03)
-    refused = run("calibrate", str(log), "--config", str(tmp_path / "again.json"))
-    assert refused.returncode == 2 and "fit starts from the catalog" in refused.stderr
+    plan_file, profile, again = (str(tmp_path / name) for name in ("plan.json", "p.yaml", "again.json"))
+    write_plan(plan(), Path(plan_file))
+
+    def shown(*arguments: str, code: int = 0) -> str:
+        assert cli.run(list(arguments)) == code
+        return capsys.readouterr().out
+
+    assert "OUTSIDE" in shown("compare", plan_file, str(log), code=5)
+    fitted = shown("calibrate", str(log), "--config", plan_file, "-o", profile)
+    assert "Calibrated" in fitted and "left out" in fitted
+    mean = ("--response-mean", "1680", "--profile", profile)
+    assert "calibrated by profile" in shown("estimate", str(samples.FIXED), *mean, "-o", again)
+    second = json.loads(shown("compare", again, str(log), "--profile", profile, "--json"))
+    assert second["iteration"]["ratio"] == pytest.approx(1.0, abs=0.03)
+    assert cli.run(["calibrate", str(log), "--config", again]) == 2
+    assert "fit starts from the catalog" in capsys.readouterr().err
 
 
 SLOW = Key(Parameter.TRAINING_RATIO)
@@ -154,7 +149,7 @@ SLOW = Key(Parameter.TRAINING_RATIO)
         (["compare", "{fixed}", "{log}"], "is not"),
     ],
 )
-def test_wrong_input_is_named(arguments: list[str], words: str) -> None:
+def test_wrong_input_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     places = {"log": str(samples.LOGS / "verl-qwen3-8b.log"), "fixed": str(samples.FIXED)}
-    result = run(*(text.format(**places) for text in arguments))
-    assert result.returncode == 2 and words in result.stderr and "Traceback" not in result.stderr
+    assert cli.run([text.format(**places) for text in arguments]) == 2
+    assert words in capsys.readouterr().err
