@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "diff": "saved",
     "export": "saved",
     "check": "check",
+    "explain": "explain",
     "simulate": "simulate",
     "calibrate": "calibrate",
     "compare": "compare",

@@ -1,0 +1,197 @@
+"""A saved plan, opened again: its request, the search over all plans, and the plan itself as the cost model sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from planner.assembly import Assembled, PlacedStrategy, assemble
+from planner.domain.execution import Execution, ExecutionMode
+from planner.domain.framework import FrameworkRules
+from planner.domain.hardware import Cluster
+from planner.domain.overheads import Overheads
+from planner.domain.plan import Limits, Plan
+from planner.domain.request import PlanRequest
+from planner.domain.stages import WorkerName
+from planner.domain.strategy import Strategy
+from planner.domain.workload import Workload
+from planner.errors import InfeasibleError
+from planner.explaining.score import Score, score_of, solution_score
+from planner.explaining.tables import OptionBook
+from planner.files.framework import load_framework
+from planner.pipeline import place
+from planner.search.pricing import PricingInputs
+from planner.search.problem import SearchLimits
+from planner.solving import Outcome, SearchPart, make_inputs, search, search_limits, solve_parts
+
+OLD_LOGPROBS = "old log-probs"
+"""The assumption with which a plan says that its execution or framework made this stage necessary."""
+SAME_TIME_RATIO = 1e-6
+"""A plan that a version of the cost model prices further off than that was made by another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is explained. `base` is the plan in figures, priced again now."""
+
+    plan: Plan
+    request: PlanRequest
+    rules: FrameworkRules | None
+    outcome: Outcome
+    placed: tuple[PlacedStrategy, ...]
+    inputs: PricingInputs
+    """Of the plan's execution."""
+    assembled: Assembled
+    base: Score
+    optimum: Score
+    """The best plan of the request, which may be better than the plan by the tolerance within which simpler ones are
+    preferred."""
+    is_found_again: bool
+    """Whether the search finds exactly this plan."""
+    book: OptionBook = field(default_factory=OptionBook)
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.plan.cluster
+
+    @property
+    def limits(self) -> Limits:
+        return self.request.limits
+
+    @property
+    def parts(self) -> tuple[SearchPart, ...]:
+        """The executions that hold all plans: synchronous ones, and those with most staleness."""
+        most = max(part.inputs.execution.staleness for part in self.outcome.parts)
+        return tuple(part for part in self.outcome.parts if part.inputs.execution.staleness in (0, most))
+
+    @property
+    def used_gpus(self) -> dict[str, int]:
+        """GPUs that the plan uses, by pool."""
+        return _used_gpus(self.plan)
+
+    def strategy(self, worker: WorkerName) -> Strategy:
+        return next(item.strategy for item in self.placed if item.worker.name is worker)
+
+
+def exact(limits: Limits) -> SearchLimits:
+    """Limits under which the search returns the optimum itself, and nothing that only a report needs."""
+    return replace(search_limits(limits), tie_tolerance_ratio=0.0, num_alternatives=0)
+
+
+def request_of(plan: Plan, overheads: Overheads) -> PlanRequest:
+    """The request that a saved plan answers.
+
+    Old log-probs that only an asynchronous execution or a framework made necessary are left to these again.
+    """
+    return PlanRequest(
+        workload=own_workload(plan),
+        cluster=plan.cluster,
+        gpu_type_when_open=None,
+        limits=plan.limits,
+        assumptions=plan.assumptions,
+        overheads=overheads,
+    )
+
+
+def own_workload(plan: Plan) -> Workload:
+    """The workload of a plan as the user gave it."""
+    if any(item.what == OLD_LOGPROBS for item in plan.assumptions):
+        return replace(plan.workload, needs_old_logprob=False)
+    return plan.workload
+
+
+def as_run_by(request: PlanRequest, rules: FrameworkRules | None) -> PlanRequest:
+    """The request as the framework runs it."""
+    if rules is None or not rules.always_recomputes_old_logprob or request.workload.needs_old_logprob:
+        return request
+    return replace(request, workload=replace(request.workload, needs_old_logprob=True))
+
+
+def rules_of(limits: Limits) -> FrameworkRules | None:
+    return load_framework(limits.framework) if limits.framework else None
+
+
+def open_case(plan: Plan, overheads: Overheads) -> Case:
+    """Searches the plan's space once more and prices the plan itself.
+
+    Raises InfeasibleError where the search finds nothing, which can only happen to a plan of another version.
+    """
+    rules = rules_of(plan.limits)
+    request = request_of(plan, overheads)
+    outcome = search(as_run_by(request, rules), plan.cluster, rules)
+    if outcome.result.solution is None:
+        raise InfeasibleError("this version of rlplan finds no plan for the request of the saved one")
+    inputs = _inputs_of(plan, outcome, rules, overheads)
+    placed = _placed(plan, inputs)
+    assembled = assemble(placed, inputs, None)
+    return Case(
+        plan=plan,
+        request=request,
+        rules=rules,
+        outcome=outcome,
+        placed=placed,
+        inputs=inputs,
+        assembled=assembled,
+        base=score_of(plan.limits.objective, plan.cluster, assembled.time_s, _used_gpus(plan)),
+        optimum=_optimum(plan, outcome, rules),
+        is_found_again=_is_same(placed, outcome, plan.cluster, plan.execution),
+    )
+
+
+def _optimum(plan: Plan, outcome: Outcome, rules: FrameworkRules | None) -> Score:
+    """The best of all that was searched, without the preference for simpler plans."""
+    objective = plan.limits.objective
+    chosen = outcome.result.solution
+    assert chosen is not None
+    found = [solution_score(objective, plan.cluster, chosen)]
+    best = solve_parts(outcome.parts, rules, exact(plan.limits))[1].solution
+    if best is not None:
+        found.append(solution_score(objective, plan.cluster, best))
+    return min(found, key=lambda score: score.key)
+
+
+def _inputs_of(plan: Plan, outcome: Outcome, rules: FrameworkRules | None, overheads: Overheads) -> PricingInputs:
+    """Of the plan's execution. A plan without fusion may come from a search with it, so fusions are not compared."""
+    for part in (outcome.chosen, *outcome.parts):
+        execution = part.inputs.execution
+        if replace(execution, fusions=()) == replace(plan.execution, fusions=()):
+            return replace(part.inputs, execution=plan.execution)
+    return make_inputs(plan.workload, plan.cluster, rules, plan.execution, plan.limits.fixed, overheads)
+
+
+def _placed(plan: Plan, inputs: PricingInputs) -> tuple[PlacedStrategy, ...]:
+    groups = {group.id: group for group in plan.device_groups}
+    found: dict[WorkerName, PlacedStrategy] = {}
+    for item in plan.placements:
+        if item.worker is not None and item.strategy is not None:
+            group = groups[item.device_group]
+            found[item.worker] = PlacedStrategy(
+                worker=inputs.graph.worker(item.worker),
+                pool=plan.cluster.pool(group.pool),
+                group=group,
+                strategy=item.strategy,
+            )
+    # In the order of the graph, so that everything below reads the same for every plan.
+    return tuple(found[worker.name] for worker in inputs.graph.workers if worker.name in found)
+
+
+def _used_gpus(plan: Plan) -> dict[str, int]:
+    used: dict[str, set[int]] = {}
+    for group in plan.device_groups:
+        used.setdefault(group.pool, set()).update(group.ranks)
+    return {pool: len(ranks) for pool, ranks in sorted(used.items())}
+
+
+def _is_same(placed: tuple[PlacedStrategy, ...], outcome: Outcome, cluster: Cluster, execution: Execution) -> bool:
+    solution = outcome.result.solution
+    if solution is None or _overlap(solution.execution) != _overlap(execution):
+        return False
+    again = place(solution, outcome.priced, cluster)
+    return _places(again) == _places(placed)
+
+
+def _overlap(execution: Execution) -> tuple[ExecutionMode, int]:
+    return execution.mode, execution.staleness
+
+
+def _places(placed: tuple[PlacedStrategy, ...]) -> set[tuple[WorkerName, str, range, Strategy]]:
+    return {(item.worker.name, item.group.pool, item.group.ranks, item.strategy) for item in placed}

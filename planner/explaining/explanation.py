@@ -1,0 +1,53 @@
+"""`explain_plan`: everything that `rlplan explain` says about a plan. Read this first, then `case` and `decisions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.domain.overheads import Overheads
+from planner.domain.plan import Plan
+from planner.explaining.bottleneck import Bottleneck, bottleneck
+from planner.explaining.case import open_case
+from planner.explaining.decisions import Decision, decide
+from planner.explaining.relaxations import Relaxation, relax
+from planner.explaining.score import Score
+from planner.explaining.sensitivity import Sensitivity, sensitivity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a plan is as it is.
+
+    `base` is the plan priced now, `optimum` the best plan of its request; a plan within the tolerance of the optimum
+    may have been preferred for fewer GPUs, headroom or simplicity. Prices of decisions are against `base`, gains of
+    relaxations against `optimum`.
+    """
+
+    plan: Plan
+    base: Score
+    optimum: Score
+    is_found_again: bool
+    """Whether the search finds exactly this plan."""
+    bottleneck: Bottleneck
+    decisions: tuple[Decision, ...]
+    relaxations: tuple[Relaxation, ...]
+    sensitivity: Sensitivity
+
+
+def explain_plan(plan: Plan, overheads: Overheads) -> Explanation:
+    """Searches the plan's space again and prices what else could have been decided, permitted or assumed.
+
+    `overheads` are those that the plan was made with (`planner.files.calibrated.overheads_with`). Raises
+    InfeasibleError where this version of the cost model finds no plan for the request at all.
+    """
+    case = open_case(plan, overheads)
+    return Explanation(
+        plan=plan,
+        base=case.base,
+        optimum=case.optimum,
+        is_found_again=case.is_found_again,
+        bottleneck=bottleneck(case),
+        decisions=decide(case),
+        relaxations=relax(case),
+        sensitivity=sensitivity(case),
+    )

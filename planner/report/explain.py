@@ -1,0 +1,334 @@
+"""An explanation for a terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from planner.domain.plan import Plan
+from planner.explaining.bottleneck import Bottleneck, FullMemory
+from planner.explaining.decisions import Decision, Rival
+from planner.explaining.explanation import Explanation
+from planner.explaining.relaxations import Relaxation, RelaxationKind
+from planner.explaining.score import Score
+from planner.explaining.sensitivity import FLIP_RATIO, Flip, Point, Sensitivity
+from planner.files.plan import Json, encode
+from planner.report.facts import execution_words
+from planner.report.words import counted, one_line, percent, term_words
+from planner.units import format_bytes, format_seconds, format_seconds_like
+
+AS_GOOD_RATIO = 0.001
+"""Smaller differences are no difference."""
+LEAST_GAIN_RATIO = 0.005
+"""Relaxations that gain less are listed as gaining nothing."""
+_FIELD_WORDS = {
+    "num_gpus": "GPUs used",
+    "dp": "engines",
+    "micro_batch_tokens": "micro-batch tokens",
+    "inference_tokens": "log-prob tokens",
+    "engine_fraction": "GPU memory share",
+    "max_num_seqs": "sequences per engine",
+    "idle": "while idle",
+}
+_KIND_WORDS = {
+    RelaxationKind.HARDWARE: "hardware",
+    RelaxationKind.PERMISSION: "changes what is learned",
+    RelaxationKind.RESTRICTION: "your limit",
+}
+
+
+def explanation_report(explanation: Explanation) -> Group:
+    """The whole report: what binds, why each decision, what more would buy, where the plan flips."""
+    shown = one_line(explanation)
+    base = shown.base
+    sections: list[RenderableType] = [_headline(shown)]
+    sections += _section("What binds", _bottleneck(shown.bottleneck, base))
+    sections += _section(
+        "Why these decisions: the next-best alternative of each",
+        _decisions(shown.decisions, base, _stages_of(shown.plan)),
+        _decision_note(),
+    )
+    sections += _section("What more would buy: each planned on its own", *_relaxations(shown.relaxations, base))
+    sections += _section("Where another plan takes over", *_sensitivity(shown, base))
+    return Group(*sections)
+
+
+def _section(title: str, *bodies: RenderableType) -> list[RenderableType]:
+    return [Text(), Text(title, style="bold cyan"), *(Padding(body, (0, 0, 0, 2)) for body in bodies)]
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name, justify in columns:
+        is_right = justify == "right"
+        table.add_column(name, justify="right" if is_right else "left", no_wrap=is_right, overflow="fold")
+    return table
+
+
+# ---------------------------------------------------------------------------------------------- headline
+
+
+def _headline(shown: Explanation) -> Group:
+    plan, base, optimum = shown.plan, shown.base, shown.optimum
+    title = Text.assemble(
+        (f"{plan.workload.algorithm.title} on {plan.workload.actor.id}", "bold"),
+        f" · {counted(plan.num_gpus, 'GPU')} · {execution_words(plan)}",
+    )
+    time = Text.assemble((format_seconds(base.time_s), "bold"), " per iteration")
+    if abs(base.time_s / plan.time_s - 1.0) > AS_GOOD_RATIO:
+        time.append(f"; saved with {format_seconds_like(plan.time_s, base.time_s)}, by another cost model", "yellow")
+    return Group(title, time, _found(shown, base, optimum))
+
+
+def _found(shown: Explanation, base: Score, optimum: Score) -> Text:
+    above = base.change_ratio(optimum)
+    if shown.is_found_again:
+        text = Text("the search finds this plan again", style="dim")
+        if above > AS_GOOD_RATIO:
+            text.append(
+                f"; {percent(above)} above the optimum of {_value(optimum, base)}, preferred for fewer GPUs, "
+                "headroom or simplicity"
+            )
+        return text
+    if above <= AS_GOOD_RATIO:
+        return Text("the search now finds another plan that is as good", style="yellow")
+    return Text(f"the search now finds another plan: {_value(optimum, base)}, {percent(above)} better", style="yellow")
+
+
+def _value(score: Score, base: Score) -> str:
+    if score.unit == "s":
+        return format_seconds_like(score.time_s, base.time_s)
+    if score.unit == "GPUs":
+        return f"{counted(score.num_gpus, 'GPU')}, {format_seconds_like(score.time_s, base.time_s)}"
+    return f"{score.value:,.2f} {score.unit}"
+
+
+def _price(score: Score, base: Score) -> str:
+    """`'+6.1 s (+1.2%)'`; in the unit of the objective where that differs."""
+    ratio = score.change_ratio(base)
+    if abs(ratio) <= AS_GOOD_RATIO:
+        return "as good"
+    share = _signed_percent(ratio)
+    if score.unit == base.unit == "GPUs" and score.num_gpus != base.num_gpus:
+        return f"{score.num_gpus - base.num_gpus:+,} GPUs"
+    if score.unit == base.unit and score.unit not in ("s", "GPUs"):
+        return f"{score.value - base.value:+,.2f} {score.unit} ({share})"
+    return f"{_signed_seconds(score.time_s - base.time_s)} ({share})"
+
+
+def _signed_seconds(value: float) -> str:
+    return f"{'+' if value >= 0 else '-'}{format_seconds(abs(value))}"
+
+
+def _signed_percent(ratio: float) -> str:
+    return f"{'+' if ratio >= 0 else '-'}{percent(abs(ratio))}"
+
+
+# ---------------------------------------------------------------------------------------------- what binds
+
+
+def _bottleneck(found: Bottleneck, base: Score) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    resources = dict(found.resources)
+    path = " > ".join(
+        f"{item.stage.value} {format_seconds_like(item.seconds, base.time_s)} ({percent(item.share_ratio)}, "
+        f"{resources[item.stage]})"
+        for item in found.path
+        if item.share_ratio >= LEAST_GAIN_RATIO
+    )
+    table.add_row("longest path", path)
+    for memory in (found.gpu_memory, found.host_ram):
+        if memory is not None:
+            table.add_row(memory.resource, _memory(memory))
+    if found.links:
+        table.add_row(
+            "links",
+            "; ".join(f"{item.link} {percent(item.used_ratio)} used in {item.stage.value}" for item in found.links),
+        )
+    return table
+
+
+def _memory(memory: FullMemory) -> str:
+    free = memory.usable_bytes - memory.peak_bytes
+    return (
+        f"{percent(memory.used_ratio)} of {format_bytes(memory.usable_bytes)} in {memory.stage.value} "
+        f"({memory.instant}); most is {term_words(memory.largest_term)}, {format_bytes(max(free, 0.0))} left"
+    )
+
+
+# ---------------------------------------------------------------------------------------------- decisions
+
+
+def _stages_of(plan: Plan) -> dict[str, set[str]]:
+    """The stages that each worker serves, by name."""
+    result: dict[str, set[str]] = {}
+    for item in plan.placements:
+        if item.worker is not None:
+            result.setdefault(item.worker.value, set()).add(item.stage.value)
+    return result
+
+
+_COLUMNS = (("decision", 22, False), ("this plan", 10, False), ("next best", 11, False), ("price", 16, True))
+
+
+def _decisions(decisions: Sequence[Decision], base: Score, stages: Mapping[str, Set[str]]) -> Group:
+    """One table per subject, with the same columns."""
+    tables: list[RenderableType] = []
+    for subject in dict.fromkeys(item.subject for item in decisions):
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_header=not tables)
+        for name, columns, is_right in _COLUMNS:
+            justify: Literal["left", "right"] = "right" if is_right else "left"
+            table.add_column(name, width=columns, justify=justify, overflow="fold")
+        table.add_column("alone", width=9, justify="right", no_wrap=True)
+        table.add_column("what grows", overflow="fold")
+        table.add_row(Text(subject, style="bold"))
+        for item in decisions:
+            if item.subject == subject:
+                name = f"  {_FIELD_WORDS.get(item.what, item.what)}"
+                table.add_row(name, _shown(item.value), *_rival(item, base, stages.get(subject, set())))
+        tables.append(table)
+    return Group(*tables)
+
+
+def _shown(value: str) -> str:
+    return f"{int(value):,}" if value.isdigit() else value
+
+
+def _rival(item: Decision, base: Score, stages: Set[str]) -> tuple[str, str, str, str]:
+    rival = item.rival
+    if rival is None:
+        return "none", "", "", item.reason
+    alone = rival.equal_problem
+    if rival.equal_s is not None:
+        extra_s = rival.equal_s - base.time_s
+        is_same = abs(extra_s) <= AS_GOOD_RATIO * base.time_s
+        alone = "as good" if is_same else _signed_seconds(extra_s)
+    price = _price(rival.score, base)
+    return _shown(rival.value), price, alone, _growth(rival, base, stages)
+
+
+def _growth(rival: Rival, base: Score, stages: Set[str]) -> str:
+    """`'kv read +6.5 s'`, with the stage where that is none of the worker's."""
+    growth = rival.growth
+    if (
+        growth is None
+        or growth.extra_s <= AS_GOOD_RATIO * base.time_s
+        or rival.score.change_ratio(base) <= AS_GOOD_RATIO
+    ):
+        return ""
+    where = "" if growth.stage.value in stages else f"{growth.stage.value}: "
+    return f"{where}{term_words(growth.term)} {_signed_seconds(growth.extra_s)}"
+
+
+def _decision_note() -> Text:
+    return Text(
+        "price: the best plan in which this one decision differs, everything else chosen again; below 0: a plan that "
+        "is faster but was not preferred. alone: nothing else changed, as far as that is legal and fits. what grows: "
+        "the term on the longest path that grows most.",
+        style="dim",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- relaxations
+
+
+def _relaxations(relaxations: Sequence[Relaxation], base: Score) -> list[RenderableType]:
+    table = _table(("change", ""), ("best plan", "right"), ("gain", "right"), ("", ""))
+    gaining = [item for item in relaxations if item.score is not None and item.gain_ratio >= LEAST_GAIN_RATIO]
+    for item in gaining:
+        assert item.score is not None
+        note = _KIND_WORDS[item.kind] + (f": {item.option}" if item.option else "")
+        table.add_row(item.what, _value(item.score, base), f"-{percent(item.gain_ratio)}", note)
+    others = [item.what for item in relaxations if item not in gaining]
+    result: list[RenderableType] = [table] if gaining else []
+    if others:
+        result.append(Text(f"less than {percent(LEAST_GAIN_RATIO)}: {'; '.join(others)}", style="dim"))
+    return result
+
+
+# ---------------------------------------------------------------------------------------------- sensitivity
+
+
+def _sensitivity(shown: Explanation, base: Score) -> list[RenderableType]:
+    found = shown.sensitivity
+    table = _table(("if", ""), ("this plan", "right"), ("best plan", "right"), ("loss", "right"), ("", ""))
+    for item in found.points:
+        table.add_row(*_point(item, base))
+    return [Text("\n".join(_flip_lines(shown, base))), Text(), table]
+
+
+def _flip_lines(shown: Explanation, base: Score) -> list[str]:
+    found: Sensitivity = shown.sensitivity
+    mean = shown.plan.workload.response.mean_tokens
+    lines = [f"mean response {mean:,.0f} tokens; {_flip(item, base)}" for item in found.flips]
+    if found.growth is not None:
+        lines.append(_growing(found, base))
+    return lines
+
+
+def _flip(flip: Flip, base: Score) -> str:
+    side = "above" if flip.is_upwards else "below"
+    if flip.mean_tokens is None or flip.at is None:
+        return (
+            f"no other plan is better by {percent(FLIP_RATIO)} up to {flip.searched_tokens:,.0f}"
+            if (flip.is_upwards)
+            else f"no other plan is better by {percent(FLIP_RATIO)} down to {flip.searched_tokens:,.0f}"
+        )
+    if flip.at.kept is None:
+        return f"plan again {side} {flip.mean_tokens:,.0f}: this plan no longer fits"
+    loss = flip.at.loss_ratio
+    return f"plan again {side} {flip.mean_tokens:,.0f}: keeping this plan then loses {percent(loss or 0.0)}"
+
+
+def _growing(found: Sensitivity, base: Score) -> str:
+    growth = found.growth
+    assert growth is not None
+    words = f"if it grows to {growth.last_tokens:,.0f} during the run: "
+    if growth.kept_s is None:
+        return words + "this plan does not fit all the way; plan again on the way"
+    kept = f"{format_seconds_like(growth.kept_s, base.time_s)} on average with this plan"
+    if growth.best_s is None:
+        return words + kept
+    loss = growth.kept_s / growth.best_s - 1.0
+    return (
+        f"{words}{kept}, {format_seconds_like(growth.best_s, base.time_s)} planned again on the way (-{percent(loss)})"
+    )
+
+
+def _point(item: Point, base: Score) -> tuple[str, str, str, str, str]:
+    best = "nothing fits" if item.best is None else _value(item.best, base)
+    if item.kept is None:
+        return item.what, "does not fit", best, "", "plan again"
+    loss = item.loss_ratio or 0.0
+    return item.what, _value(item.kept, base), best, percent(loss), "plan again" if item.is_flip else ""
+
+
+# ---------------------------------------------------------------------------------------------- JSON
+
+
+def explanation_document(explanation: Explanation) -> dict[str, Json]:
+    """The same for programs, without the plan itself. Seconds, bytes, tokens, shares of one."""
+    document: dict[str, Json] = {}
+    for item in fields(explanation):
+        if item.name != "plan":
+            document[item.name] = _encoded(getattr(explanation, item.name))
+    return document
+
+
+def _encoded(value: object) -> Json:
+    if isinstance(value, tuple):
+        return [_encoded(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        encoded: dict[str, Json] = {field.name: _encoded(getattr(value, field.name)) for field in fields(value)}
+        if isinstance(value, Point):
+            encoded |= {"loss_ratio": value.loss_ratio, "is_flip": value.is_flip}
+        return encoded
+    return encode(value)
