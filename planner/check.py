@@ -94,6 +94,7 @@ def check(imported: Imported, request: PlanRequest) -> CheckView:
         raise InvalidInputError("a check needs the cluster that the configuration is for", where="--gpus")
     rules = load_framework(imported.framework)
     request = as_run(imported, request)
+    imported = replace(imported, execution=replace(imported.execution, policy=rules.policy))
     best, no_best = _best(imported, request)
     try:
         workers = placed(imported, request)
@@ -188,9 +189,12 @@ def _problems(imported: Imported, plan: Plan, rules: FrameworkRules) -> tuple[st
 
 def _rule_problems(imported: Imported, plan: Plan, rules: FrameworkRules) -> tuple[str, ...]:
     """What the framework's rules say against a plan; they say nothing about ways to run that they do not cover."""
-    if imported.execution.mode not in rules.execution_modes:
+    execution = imported.execution
+    if execution.mode not in rules.execution_modes:
         return ()
-    found = plan_problems(rules, plan)
+    # The configuration is one of the framework's own, so that it can run with this lag; rules limit what plans ask for.
+    lag = min(execution.staleness, rules.max_staleness_of(execution.mode))
+    found = plan_problems(rules, replace(plan, execution=replace(execution, staleness=lag)))
     if imported.recomputes_old_logprob is False:
         # The configuration takes the engine's log-probs, which changes the ratio of the loss: plans never do.
         found = tuple(problem for problem in found if "old log-probs" not in problem)

@@ -9,8 +9,9 @@ from planner.adapters.findings import Severity
 from planner.adapters.import_model import read_model
 from planner.adapters.import_values import Values
 from planner.adapters.imported import POOL
+from planner.adapters.verl_import_execution import read_execution
 from planner.adapters.verl_import_workers import ACTOR, CRITIC, REF, ROLLOUT, Pools, Sizes, read_workers
-from planner.domain.execution import IN_STEP, Execution, ExecutionMode
+from planner.domain.execution import Execution
 from planner.domain.request import FixedWorker
 from planner.files.spec import WorkloadSpec
 
@@ -57,7 +58,7 @@ def read_plan(values: Values, entry: str, *, is_megatron: bool) -> ReadPlan:
     critic = read_model(values, "critic.model.path") if has_critic else None
     reward_model = _reward_model(values)
     pools = _pools(values, entry, mode, has_reward_model=reward_model is not None)
-    execution = _execution(values, entry, mode)
+    execution = read_execution(values, entry, mode)
     lora = values.whole("actor_rollout_ref.model.lora_rank", 0) or values.whole("actor_rollout_ref.model.lora.rank", 0)
     spec = WorkloadSpec(
         model=model,
@@ -225,26 +226,6 @@ def _pools(values: Values, entry: str, mode: str, *, has_reward_model: bool) -> 
     )
 
 
-def _execution(values: Values, entry: str, mode: str) -> Execution:
-    if entry == "one_step_off":
-        return Execution(mode=ExecutionMode.BATCHES, staleness=1)
-    if entry == "fully_async":
-        threshold = values.number("async_training.staleness_threshold", 0.1)
-        partial = values.flag("async_training.partial_rollout", default=True)
-        kind = ExecutionMode.STREAMING if partial else ExecutionMode.BATCHES
-        return Execution(mode=kind, staleness=max(1, math.ceil(min(threshold, 1000.0))))
-    if mode == "separate_async":
-        # A trajectory may span so many versions, the present one included.
-        span = values.whole("trainer.v1.sampler.max_off_policy_threshold", 8, minimum=1)
-        return Execution(mode=ExecutionMode.STREAMING, staleness=max(1, span - 1))
-    if mode == "colocate_async":
-        values.find(
-            "trainer.v1.trainer_mode", Severity.NOTE,
-            "colocate_async is priced as a synchronous iteration: engines and trainer take turns on the same GPUs",
-        )  # fmt: skip
-    return IN_STEP
-
-
 def _say(
     values: Values,
     pools: Pools,
@@ -265,7 +246,8 @@ def _say(
         roles += ["reward model"] if has_reward_model and not pools.reward_gpus else []
         values.say("GPUs", f"{pools.trainer_gpus}, shared by {', '.join(roles)}", nodes)
     if execution.is_asynchronous:
-        values.say("execution", f"{execution.mode.value}, up to {execution.staleness} versions late")
+        versions = "1 version" if execution.staleness == 1 else f"{execution.staleness} versions"
+        values.say("execution", f"{execution.mode.value}, weights {versions} behind")
     samples = sizes.num_prompts * sizes.group_size
     values.say(
         "batch", f"{sizes.num_prompts:,} prompts x {sizes.group_size} = {samples:,} samples",

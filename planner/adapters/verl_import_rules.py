@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from planner.adapters.findings import Severity
 from planner.adapters.import_values import Values
+from planner.adapters.verl_import_execution import Overlap, check_execution
 from planner.adapters.verl_import_keys import Tables, is_below
 from planner.adapters.verl_import_plan import ReadPlan
 from planner.adapters.verl_import_workers import ACTOR, CRITIC, REF, ROLLOUT
@@ -20,9 +21,16 @@ def check_rules(values: Values, plan: ReadPlan, entry: str, *, version: str, tab
     _batches(values, plan, entry)
     _micro_batches(values, plan)
     _engines(values, plan, version, tables)
-    _asynchronous(values, plan, entry)
+    check_execution(values, _overlap(plan, entry))
     _dead_sections(values, plan)
     _packing(values, plan)
+
+
+def _overlap(plan: ReadPlan, entry: str) -> Overlap:
+    return Overlap(
+        entry=entry, sizes=plan.sizes, pools=plan.pools, execution=plan.execution, is_megatron=plan.is_megatron,
+        has_lora=plan.spec.lora_rank is not None,
+    )  # fmt: skip
 
 
 def _batches(values: Values, plan: ReadPlan, entry: str) -> None:
@@ -175,62 +183,6 @@ def _engines(values: Values, plan: ReadPlan, version: str, tables: Tables) -> No
             f"{ROLLOUT}.max_num_batched_tokens", Severity.ERROR,
             f"{batched:,} are less than one sequence of {whole:,}, and chunked prefill is off",
             f"{ROLLOUT}.enable_chunked_prefill=True",
-        )  # fmt: skip
-
-
-def _asynchronous(values: Values, plan: ReadPlan, entry: str) -> None:
-    """trainer/ppo/v1/trainer_separate_async.py; experimental/fully_async_policy/fully_async_rollouter.py."""
-    hybrid = values.flag("actor_rollout_ref.hybrid_engine", default=True)
-    if entry in ("one_step_off", "fully_async"):
-        if hybrid:
-            values.find(
-                "actor_rollout_ref.hybrid_engine", Severity.ERROR, "must be False for this entry point",
-                "actor_rollout_ref.hybrid_engine=False",
-            )  # fmt: skip
-        if entry == "fully_async" and values.whole("data.train_batch_size", 1024) != 0:
-            values.find(
-                "data.train_batch_size", Severity.ERROR, "must be 0 for this entry point", "data.train_batch_size=0"
-            )
-        return
-    mode = values.text("trainer.v1.trainer_mode", "sync")
-    if mode not in ("sync", "colocate_async", "separate_async"):
-        values.find(
-            "trainer.v1.trainer_mode", Severity.ERROR, f"{mode[:40]!r} is not known",
-            "sync, colocate_async or separate_async",
-        )  # fmt: skip
-    if mode != "separate_async":
-        return
-    step = values.whole("trainer.v1.separate_async.parameter_sync_step", 4, minimum=1)
-    sizes = plan.sizes
-    if sizes.num_prompts != step * sizes.mini_batch_prompts:
-        values.find(
-            "data.train_batch_size", Severity.ERROR,
-            f"{sizes.num_prompts} is not parameter_sync_step x ppo_mini_batch_size = {step} x "
-            f"{sizes.mini_batch_prompts}", f"data.train_batch_size={step * sizes.mini_batch_prompts}",
-        )  # fmt: skip
-    if not plan.pools.engine_gpus:
-        values.find(
-            f"{ROLLOUT}.nnodes", Severity.ERROR, "is 0: separate_async needs nodes for the engines",
-            f"{ROLLOUT}.nnodes=N",
-        )  # fmt: skip
-    if values.text(f"{ROLLOUT}.checkpoint_engine.backend", "naive") == "naive":
-        values.find(
-            f"{ROLLOUT}.checkpoint_engine.backend", Severity.ERROR, "naive cannot reach engines on other GPUs",
-            f"{ROLLOUT}.checkpoint_engine.backend=nccl",
-        )  # fmt: skip
-    if hybrid:
-        values.find(
-            "actor_rollout_ref.hybrid_engine", Severity.WARNING,
-            "the trainer's GPUs get engines as well, which the prediction leaves out",
-            "actor_rollout_ref.hybrid_engine=False",
-        )  # fmt: skip
-    if not values.flag("algorithm.rollout_correction.bypass_mode") and not values.config.is_set(
-        "algorithm.rollout_correction"
-    ):
-        values.find(
-            "algorithm.rollout_correction.bypass_mode", Severity.WARNING,
-            "no off-policy correction is chosen for responses of older weights",
-            "algorithm.rollout_correction.bypass_mode=True or a rollout_is level",
         )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ class FrameworkRules:
     techniques: tuple[Technique, ...] = ()
     """What the framework can do, whether or not plans and exports use it; for comparison only."""
     max_batches_staleness: int | None = None
-    """Largest version lag of asynchronous batches, where it is smaller than that of streaming; None: `max_staleness`."""
+    """Largest version lag of asynchronous batches where it is smaller than that of streaming; None: `max_staleness`."""
 
     def max_staleness_of(self, mode: ExecutionMode) -> int:
         """Largest version lag of iterations that overlap in this way; 0 where they cannot."""

@@ -19,7 +19,7 @@ from planner.domain.strategy import RolloutStrategy, Strategy
 from planner.files.catalog import generic_node
 from planner.pipeline import estimate
 
-MODULES = {"nemo-rl": "nemo_rl", "openrlhf": "openrlhf", "areal": "areal", "slime": "slime"}
+MODULES = {"verl": "verl", "nemo-rl": "nemo_rl", "openrlhf": "openrlhf", "areal": "areal", "slime": "slime"}
 ENTRY = {"areal": "config.yaml"}
 GIVEN = {"TRAIN_DATA": "data.jsonl", "REWARD_FUNCTION": "reward.py", "NEMO_RL": "/opt/nemo-rl", "AREAL_FILEROOT": "out"}
 

@@ -94,6 +94,7 @@ def with_reward_model(execution: Execution, *, shares_trainer: bool = False) -> 
         *([] if shares_trainer else [Group(num_gpus=8, workers=(WorkerName.REWARD_MODEL,))]),
     ]
     work = load("qwen3-8b", "ppo", reward=RewardKind.MODEL)
+    work = replace(work, reward=replace(work.reward, model=work.actor))
     found = split_plan(work, placed, tuple(groups), execution=execution)
     placements = tuple(
         replace(item, strategy=reward) if item.worker is WorkerName.REWARD_MODEL else item for item in found.placements

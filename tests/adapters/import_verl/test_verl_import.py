@@ -116,7 +116,9 @@ def test_old_spellings() -> None:
 
 def test_engines_on_nodes_of_their_own() -> None:
     found = read("separate_async.sh")
-    assert (found.execution.mode, found.execution.staleness) == (ExecutionMode.STREAMING, 2)
+    # One batch is ahead; responses may be older, but not by more than two versions.
+    assert (found.execution.mode, found.execution.staleness) == (ExecutionMode.STREAMING, 1)
+    assert any(item.what == "late responses" and "more than 2 versions" in item.value for item in found.settings)
     places = {item.worker: (item.first_gpu, item.num_gpus) for item in found.workers}
     assert places == {WorkerName.ROLLOUT_ENGINE: (8, 8), WorkerName.ACTOR_TRAINER: (0, 8)}
     assert (found.num_nodes, found.spec.num_optimizer_steps) == (2, 2) and not errors(found)
