@@ -26,7 +26,7 @@ from planner.domain.overheads import Overheads
 from planner.domain.plan import DeviceGroup, NamedValue, Placement, Plan
 from planner.domain.profile import Parameter
 from planner.domain.request import FixedWorker
-from planner.domain.stages import StageName, WorkerName
+from planner.domain.stages import ROLLOUTS, StageName, WorkerName
 from planner.domain.strategy import Offload, TrainerStrategy
 from planner.domain.workload import Workload
 from planner.errors import InvalidInputError
@@ -196,9 +196,13 @@ class Covered:
     def terms(self, priced: Priced, controller_s: float) -> tuple[NamedValue, ...]:
         """Seconds by term; the controller's own seconds, which the model books with the actor update, are left out."""
         sums: dict[str, float] = {}
+        # The two halves of a split rollout run side by side, and the longer one is what is logged.
+        rollouts = [item for item in priced.placements if item.stage in ROLLOUTS]
+        longest = max(rollouts, key=lambda item: item.time_s, default=None)
         for item in priced.placements:
             for stage, only, without in self.parts:
-                if item.stage is not stage:
+                is_it = item is longest if stage is StageName.ROLLOUT else item.stage is stage
+                if not is_it:
                     continue
                 for term in item.time_terms:
                     if (not only or term.name in only) and term.name not in without:

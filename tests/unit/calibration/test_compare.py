@@ -15,6 +15,7 @@ from planner.calibration.parameters import Key
 from planner.domain.bands import Band
 from planner.domain.plan import NamedValue, Plan
 from planner.domain.profile import Parameter
+from planner.domain.stages import StageName
 from planner.files.catalog import load_overheads
 from planner.files.fixed import build_fixed_workers
 from planner.files.plan import write_plan
@@ -78,6 +79,16 @@ def test_the_band_of_the_plan_decides(tmp_path: Path, low: float, high: float, i
     assert found.is_inside is inside
     bare = compared(tmp_path, rows, replace(plan(), time_band=None))
     assert bare.is_inside is None and bare.band_s is None
+
+
+def test_of_a_split_rollout_the_longer_half_is_logged(tmp_path: Path) -> None:
+    rollout = plan().placement(StageName.ROLLOUT)
+    slower = tuple(NamedValue(name=term.name, value=1.5 * term.value) for term in rollout.time_terms)
+    second = replace(rollout, stage=StageName.SECOND_ROLLOUT, time_terms=slower)
+    made = replace(plan(), placements=(*plan().placements, second))
+    rows = as_planned(samples.iterations(2))
+    first = next(item for item in compared(tmp_path, rows, made).stages if item.label == "rollout")
+    assert first.planned_s == pytest.approx(1.5 * rollout.time_s)
 
 
 def stage(measured_s: float, **terms: float) -> ComparedStage:
