@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from planner.domain.execution import ExecutionMode
+from planner.domain.execution import ExecutionMode, Fusion
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.links import overused
 from planner.domain.model import Model
@@ -304,12 +304,14 @@ def _schedule_problems(plan: Plan) -> Iterator[str]:
 
 
 def _order_problems(plan: Plan) -> Iterator[str]:
-    """Dependencies are kept, and no GPU runs two stages at a time."""
+    """Dependencies are kept, and no GPU runs two stages at a time, but for stages that are fused."""
     at = {item.stage: item for item in plan.schedule}
     slack_s = TOLERANCE_RATIO * max(plan.time_s, 1e-3)
+    fused = _fused_stages(plan)
     for before, after in plan.graph.edges:
-        if at[after].start_s < at[before].end_s - slack_s:
-            yield f"schedule: stage {after.value!r} starts before {before.value!r} ends"
+        is_fused = {before, after} in fused
+        if (at[after].end_s if is_fused else at[after].start_s) < at[before].end_s - slack_s:
+            yield f"schedule: stage {after.value!r} {'ends' if is_fused else 'starts'} before {before.value!r} ends"
     groups = {group.id: group for group in plan.device_groups}
     for index, item in enumerate(plan.schedule):
         mine = [groups[name] for name in item.device_groups if name in groups]
@@ -320,8 +322,22 @@ def _order_problems(plan: Plan) -> Iterator[str]:
                 for a in mine
                 for b in theirs
             )
-            if shares and _overlap_s(plan, item, other) > slack_s:
+            if shares and {item.stage, other.stage} not in fused and _overlap_s(plan, item, other) > slack_s:
                 yield f"schedule: stages {other.stage.value!r} and {item.stage.value!r} share GPUs at the same time"
+
+
+def _fused_stages(plan: Plan) -> list[set[StageName]]:
+    """Pairs of stages of which one may work while the other does: assessors beside the rollout that they follow, and
+    both updates in one pipeline."""
+    fusions, graph = plan.execution.fusions, plan.graph
+    pairs: list[set[StageName]] = []
+    if Fusion.INTER_STAGE in fusions:
+        kinds = (StageKind.INFERENCE, StageKind.HOST)
+        edges = [(a, b) for a, b in graph.edges if a is StageName.ROLLOUT and graph.stage(b).kind in kinds]
+        pairs += [{before, after} for before, after in edges]
+    if Fusion.INTRA_STAGE in fusions:
+        pairs.append({StageName.ACTOR_UPDATE, StageName.CRITIC_UPDATE})
+    return pairs
 
 
 def _overlap_s(plan: Plan, first: ScheduledStage, second: ScheduledStage) -> float:
