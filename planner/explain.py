@@ -78,7 +78,7 @@ def explain_infeasible(
     """
     lines = ["no plan fits"]
     limit = _limit_problem(request, cluster, feasible)
-    lines += [limit] if limit else list(_reasons(priced, inputs, excluded))
+    lines += [limit] if limit else list(reasons(priced, inputs, excluded))
     changes = list(_changes(request, cluster, feasible))
     if changes:
         lines.append("smallest changes that work (each was planned): " + "; ".join(changes))
@@ -115,9 +115,11 @@ def _limit_problem(request: PlanRequest, cluster: Cluster, feasible: Feasible) -
     )
 
 
-def _reasons(
+def reasons(
     priced: Sequence[PricedWorker], inputs: PricingInputs, excluded: Sequence[tuple[str, int]]
 ) -> Iterator[str]:
+    """What fails: the worker that has no option, and of its strategies the one that exceeds the hardware least; or that
+    all fit alone, but not together."""
     by_worker: dict[str, list[PricedWorker]] = {}
     for item in priced:
         by_worker.setdefault(item.worker.name.value, []).append(item)
@@ -226,13 +228,13 @@ def _changes(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iter
         found = feasible(replace(request, limits=replace(limits, framework=None)), cluster)
         if found is not None:
             yield f"without --framework {limits.framework}: {format_seconds(found.time_s)} per iteration"
-    relaxed = list(_relaxed_limits(request, cluster, feasible))
+    relaxed = list(relaxed_limits(request, cluster, feasible))
     yield from relaxed
     if len(cluster.pools) == 1 and limits.max_gpus is None:
-        yield from _more_hardware(request, cluster.pools[0], feasible)
+        yield from more_hardware(request, cluster.pools[0], feasible)
 
 
-def _relaxed_limits(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[str]:
+def relaxed_limits(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[str]:
     """Each of the user's limits on its own, as far as it must give way while the others stay."""
     limits = request.limits
     if limits.max_gpus is not None:
@@ -252,7 +254,7 @@ def _relaxed_limits(request: PlanRequest, cluster: Cluster, feasible: Feasible) 
             yield f"a deadline of {format_seconds(found.time_s)} per iteration"
 
 
-def _more_hardware(request: PlanRequest, pool: Pool, feasible: Feasible) -> Iterator[str]:
+def more_hardware(request: PlanRequest, pool: Pool, feasible: Feasible) -> Iterator[str]:
     """The fewest nodes of the same type, and the same number of roomier GPUs, on which a plan exists."""
     node = generic_node(pool.node.gpu.id) if _is_part_of_a_node(pool) else pool.node
     grown = _fewest_gpus(request, pool, node, feasible)
