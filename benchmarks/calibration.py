@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 
 from planner.calibration.calibrate import Evidence, calibrate
-from planner.calibration.runs import RunSetup
+from planner.calibration.setup import RunSetup
 from planner.domain.hardware import Cluster
 from planner.domain.request import FixedWorker
 from planner.files.catalog import load_overheads

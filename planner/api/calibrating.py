@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from planner.calibration.calibrate import Calibration, Evidence
     from planner.calibration.compare import Comparison
     from planner.calibration.engines import EngineSetup
-    from planner.calibration.runs import RunSetup
+    from planner.calibration.setup import RunSetup
     from planner.domain.hardware import NodeType
     from planner.domain.plan import Plan
     from planner.files.bench_logs import EngineBench, LinkBench
@@ -119,7 +119,7 @@ def compare_log(plan_file: Path, log_file: Path, *, profile: str | None = None) 
     `profile` is the one that the plan was made with. Raises InvalidInputError for files that are none.
     """
     from planner.calibration.compare import compare
-    from planner.calibration.runs import RunSetup
+    from planner.calibration.setup import RunSetup
     from planner.files.calibrated import overheads_with
     from planner.files.plan import read_plan
     from planner.files.run_logs import read_run_log
@@ -140,7 +140,7 @@ def compare_log(plan_file: Path, log_file: Path, *, profile: str | None = None) 
 
 def read_setup(file: Path, spec: WorkloadSpec, options: ConfigurationOptions) -> RunSetup:
     """The configuration in a file; raises InvalidInputError when it is none, or lacks what only the user knows."""
-    from planner.calibration.runs import setup_of
+    from planner.calibration.setup import setup_of
 
     if file.suffix.lower() == ".json":
         from planner.files.plan import read_plan
@@ -154,7 +154,7 @@ def read_setup(file: Path, spec: WorkloadSpec, options: ConfigurationOptions) ->
 
 
 def _workload_setup(file: Path, spec: WorkloadSpec) -> RunSetup:
-    from planner.calibration.runs import RunSetup
+    from planner.calibration.setup import RunSetup
     from planner.files.fixed import build_fixed_workers
     from planner.files.workload import build_request
     from planner.files.workload_file import read_workload
@@ -170,7 +170,7 @@ def _imported_setup(file: Path, spec: WorkloadSpec, options: ConfigurationOption
     from planner.adapters.import_source import open_source, parse_given
     from planner.adapters.importers import import_source
     from planner.api.checking import lacking
-    from planner.calibration.runs import RunSetup
+    from planner.calibration.setup import RunSetup
     from planner.check import as_run, gpus_text, placed
     from planner.files.workload import build_request
 

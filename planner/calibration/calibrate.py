@@ -11,7 +11,8 @@ from planner.calibration.engines import EngineSetup, EngineSource
 from planner.calibration.fit import FitResult, Verdict, fit
 from planner.calibration.links import LinkSource
 from planner.calibration.parameters import Key, unknown
-from planner.calibration.runs import RunSetup, RunSource
+from planner.calibration.runs import RunSource
+from planner.calibration.setup import RunSetup
 from planner.calibration.source import Source
 from planner.domain.hardware import NodeType
 from planner.domain.overheads import Overheads

@@ -6,21 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.calibration.runs import (
-    ITERATION,
-    MIN_FOR_WARM_UP,
-    OUTSIDE,
-    Block,
-    Covered,
-    Priced,
-    RunSetup,
-    blocks_of,
-    controller_s,
-    coverage,
-    is_serial,
-    price_setup,
-    with_lengths,
-)
+from planner.calibration.blocks import MIN_FOR_WARM_UP, Block, blocks_of
+from planner.calibration.coverage import ITERATION, OUTSIDE, Covered, Priced, controller_s, coverage, is_serial
+from planner.calibration.setup import RunSetup, price_setup, with_lengths
 from planner.cost.terms import Resource, term_info
 from planner.domain.overheads import Overheads
 from planner.domain.plan import NamedValue, Plan

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from planner.calibration.coverage import controller_s
 from planner.calibration.parameters import Key, node_at, overheads_at
-from planner.calibration.runs import RunSetup, controller_s, price_setup, with_lengths
+from planner.calibration.setup import RunSetup, price_setup, with_lengths
 from planner.domain.profile import Parameter
 from planner.domain.stages import StageName
 from planner.files.catalog import load_overheads
