@@ -4,15 +4,16 @@ it, close the rest exactly."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
 
 from planner.domain.stages import WorkerName
-from planner.domain.strategy import IntArray
-from planner.search.bounds import Tables, UnitArrays, UnitBounds
+from planner.domain.strategy import BoolArray, IntArray
+from planner.search.bounds import Tables, UnitArrays, UnitBounds, UnitIndex
 from planner.search.integer import IntegerProblem, IntegerResult, discretise
 from planner.search.leaf import LeafProblem, LeafResult, build_leaf, enumerate_leaf, without_dominated
 from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
@@ -61,7 +62,7 @@ class Minimum:
 
 
 def _structures(
-    problem: SearchProblem, workers: Sequence[WorkerName], pools: Sequence[str], available: set[tuple[WorkerName, str]]
+    problem: SearchProblem, workers: Sequence[WorkerName], pools: Sequence[str], available: Set[tuple[WorkerName, str]]
 ) -> Iterator[Structure]:
     """Structures of the pools on which the workers have options. A second group of engines is added to those of the
     other workers: it has a place of its own."""
@@ -81,11 +82,10 @@ class UnitSpace:
     """All structures and timings of a problem. They depend on its graph, pools, rules and execution only, so problems
     that differ in their options share one."""
 
-    def __init__(self, problem: SearchProblem, options: Sequence[OptionTable]) -> None:
+    def __init__(self, problem: SearchProblem, available: Set[tuple[WorkerName, str]]) -> None:
         self.frame = Frame(problem.graph, problem.execution)
         pools = [pool.name for pool in problem.pools]
         self._builder = UnitBuilder(self.frame, pools, dict(problem.host_stage_s), problem.host_least_s)
-        available = {(table.worker, table.pool) for table in options if len(table)}
         self.num_structures = 0
         self.num_excluded: dict[str, int] = {}
         self.units: list[Unit] = []
@@ -99,9 +99,46 @@ class UnitSpace:
             self.units += units
             self.num_structures += bool(units)
 
+    @cached_property
+    def index(self) -> UnitIndex:
+        """All units without regard to co-residents: the same for all problems that share the space."""
+        return UnitIndex(self.units, len(self.frame.workers), alone=True)
+
     def exact(self, unit: Unit) -> list[Unit]:
         """The units with real timings that a unit stands for."""
         return self._builder.exact(unit)
+
+
+class _Shape:
+    """A problem as its space sees it: equal for problems that differ in their options or in the split of a rollout."""
+
+    def __init__(self, problem: SearchProblem, options: Sequence[OptionTable]) -> None:
+        # Options are not kept: spaces outlive them.
+        self.problem = replace(problem, options=())
+        self.available = frozenset((table.worker, table.pool) for table in options if len(table))
+        execution = problem.execution
+        share = 0.0 if not execution.is_split else 1.0
+        pools = tuple((pool.name, pool.num_nodes, pool.gpus_per_node) for pool in problem.pools)
+        self._key = (
+            problem.graph, replace(execution, second_share_ratio=0.0), share, pools, problem.host_stage_s,
+            problem.host_least_s, problem.equal_size, id(problem.structure_filter), self.available,
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shape) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def unit_space(problem: SearchProblem, options: Sequence[OptionTable]) -> UnitSpace:
+    """The space of a problem whose workers have `options`; problems of one request share a few."""
+    return _unit_space(_Shape(problem, options))
+
+
+@lru_cache(maxsize=6)
+def _unit_space(shape: _Shape) -> UnitSpace:
+    return UnitSpace(shape.problem, shape.available)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,10 +161,18 @@ class TimeSearch:
         self.clock = progress.clock
         self.tables = Tables(problem, space.frame)
         self._space = space
-        places = self.tables.table
-        self.units = [u for u in space.units if all((w, c.pool) in places for w, c in enumerate(u.contexts))]
+        self._has_tables = space.index.with_tables(self.tables)
         self._relaxed: UnitArrays | None = None
         self._all: UnitArrays | None = None
+
+    @property
+    def units(self) -> list[Unit]:
+        """The units whose workers have options where they are."""
+        return [self._space.units[i] for i in np.flatnonzero(self._has_tables)]
+
+    @property
+    def has_units(self) -> bool:
+        return bool(self._has_tables.any())
 
     def bounds(self, capacity: IntArray, cutoff_s: float) -> UnitBounds:
         """Root bounds of the units that can reach the cutoff.
@@ -137,12 +182,16 @@ class TimeSearch:
         """
         if self._all is None:
             if self._relaxed is None:
-                self._relaxed = UnitArrays(self.tables, self.units, alone=True)
-            reachable = np.flatnonzero(UnitBounds(self._relaxed, capacity).bound <= cutoff_s)
-            if reachable.size < _FEW_RATIO * len(self.units):
-                return UnitBounds(UnitArrays(self.tables, [self.units[i] for i in reachable]), capacity)
-            self._all = UnitArrays(self.tables, self.units)
+                self._relaxed = UnitArrays(self.tables, self._space.index)
+            reachable = self._has_tables & (UnitBounds(self._relaxed, capacity).bound <= cutoff_s)
+            if np.count_nonzero(reachable) < _FEW_RATIO * np.count_nonzero(self._has_tables):
+                return UnitBounds(self._arrays(reachable), capacity)
+            self._all = self._arrays(self._has_tables)
         return UnitBounds(self._all, capacity)
+
+    def _arrays(self, chosen: BoolArray) -> UnitArrays:
+        units = [self._space.units[i] for i in np.flatnonzero(chosen)]
+        return UnitArrays(self.tables, UnitIndex(units, len(self.tables.workers)))
 
     def minimise(self, capacity: IntArray, cutoff_s: float, *, first_only: bool = False) -> Minimum:
         """The fastest plan with at most `cutoff_s`, or proof that there is none; with `first_only` any such plan."""

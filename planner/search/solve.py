@@ -15,7 +15,7 @@ from planner.domain.strategy import IntArray
 from planner.search import schedule
 from planner.search.bounds import sync_share_s
 from planner.search.capacity import NEVER, CapacitySearch, Goal, Key
-from planner.search.minimise import Clock, Found, Progress, TimeSearch, UnitSpace
+from planner.search.minimise import Clock, Found, Progress, TimeSearch, UnitSpace, unit_space
 from planner.search.polish import polish
 from planner.search.problem import SearchLimits, SearchProblem
 from planner.search.structures import Structure
@@ -232,7 +232,7 @@ class _Union:
             self.bound = min(self.bound, least)
             return
         search = self.search(part)
-        if not search.units:
+        if not search.has_units:
             return
         capacities = CapacitySearch(search)
         result = capacities.run(goal, beat=beat)
@@ -250,7 +250,7 @@ class _Union:
             if _same_space(known, problem):
                 return space
         options = [table for other in self.problems if _same_space(problem, other) for table in other.options]
-        self._spaces.append((problem, UnitSpace(problem, options)))
+        self._spaces.append((problem, unit_space(problem, options)))
         return self._spaces[-1][1]
 
     @property

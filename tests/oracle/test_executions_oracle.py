@@ -16,7 +16,7 @@ from planner.domain.plan import Objective, Status
 from planner.domain.stages import StageName
 from planner.search.integer import discretise
 from planner.search.leaf import build_leaf, enumerate_leaf, without_dominated
-from planner.search.minimise import Clock, Progress, TimeSearch, UnitSpace
+from planner.search.minimise import Clock, Progress, TimeSearch, unit_space
 from planner.search.options import prune
 from planner.search.problem import SearchLimits, SearchProblem, Solver
 from planner.search.solve import Solution, solve, solve_union
@@ -225,7 +225,7 @@ def rng_kind(seed: int) -> str:
 
 def leaves(problem: SearchProblem):  # type: ignore[no-untyped-def]
     """Leaves of exact units without a cutoff."""
-    space = UnitSpace(problem, problem.options)
+    space = unit_space(problem, problem.options)
     search = TimeSearch(problem, SearchLimits(), space, Progress(clock=Clock(60.0)))
     capacity = np.array([pool.num_gpus for pool in problem.pools])
     bounds = search.bounds(capacity, math.inf)

@@ -12,7 +12,7 @@ from planner.domain.plan import Objective, Status
 from planner.domain.stages import WorkerName
 from planner.search.integer import discretise
 from planner.search.leaf import build_leaf, enumerate_leaf, without_dominated
-from planner.search.minimise import Clock, Progress, TimeSearch, UnitSpace
+from planner.search.minimise import Clock, Progress, TimeSearch, unit_space
 from planner.search.options import prune, take
 from planner.search.problem import SearchLimits, SearchPool, SearchProblem, Solver
 from planner.search.solve import SearchResult, solve, solve_union
@@ -114,7 +114,7 @@ def test_enumeration_cpsat_and_ilp_agree_on_every_structure(chunk: int) -> None:
     compared = 0
     for seed in range(5000 + 5 * chunk, 5005 + 5 * chunk):
         problem = make(seed)
-        space = UnitSpace(problem, problem.options)
+        space = unit_space(problem, problem.options)
         search = TimeSearch(problem, SearchLimits(), space, Progress(clock=Clock(60.0)))
         capacity = np.array([pool.num_gpus for pool in problem.pools])
         bounds = search.bounds(capacity, math.inf)
