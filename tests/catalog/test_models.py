@@ -14,6 +14,7 @@ _NAME = "size label of the name"
 _TEXT_PART = "size label of the name; the catalog holds the text part only"
 _VISION = "includes the vision tower"
 NOT_EXACT = {
+    "deepseek-llm-7b": _NAME,
     "glm-4.5": _NAME,
     "glm-4.5-air": _NAME,
     "glm-4.6": _NAME,
@@ -41,10 +42,11 @@ STORED_MORE = {"deepseek-v3", "glm-4.5", "kimi-k2"}
 
 
 def test_the_catalog_is_complete() -> None:
-    assert len(IDS) == 73 + 14
+    assert len(IDS) == 73 + 14 + 7
     wanted = (
         "qwen2-0.5b qwen2-1.5b qwen2-7b qwen2-57b-a14b qwen2-72b internlm2-1.8b internlm2-7b internlm2-20b "
-        "phi-3-mini phi-3-medium nemotron-4-340b kimi-k2.5 llama-3-8b llama-3-70b"
+        "phi-3-mini phi-3-medium nemotron-4-340b kimi-k2.5 llama-3-8b llama-3-70b deepseek-llm-7b gemma-2-2b "
+        "gemma-3-1b mistral-nemo-12b qwen1.5-moe-a2.7b qwen3-vl-2b qwen3-vl-235b-a22b"
     )
     assert set(wanted.split()) <= set(IDS)
 
