@@ -140,20 +140,16 @@ class Tables:
         return self._fastest[context]
 
 
-class UnitArrays:
-    """Many units as arrays, independent of capacities. `alone` ignores the memory of co-residents."""
+class UnitIndex:
+    """Many units as arrays of indices, whatever their options. `alone` ignores the memory of co-residents."""
 
-    def __init__(self, tables: Tables, units: Sequence[Unit], *, alone: bool = False) -> None:
+    def __init__(self, units: Sequence[Unit], num_workers: int, *, alone: bool = False) -> None:
         self.units = list(units)
-        self.sizes = tables.sizes
-        num, num_workers = len(units), len(tables.workers)
+        num = len(units)
         num_paths = max((len(unit.host_s) for unit in units), default=1)
         surroundings = [tuple(c.without_mates() if alone else c for c in unit.contexts) for unit in units]
-        contexts = {c: i for i, c in enumerate(dict.fromkeys(c for item in surroundings for c in item))}
-        self.fastest = np.array([tables.fastest(context) for context in contexts]).reshape(
-            len(contexts), tables.num_rows, tables.sizes.size + 1
-        )
-        self.context = np.array([[contexts[c] for c in item] for item in surroundings], dtype=np.int64).reshape(
+        self.contexts = {c: i for i, c in enumerate(dict.fromkeys(c for item in surroundings for c in item))}
+        self.context = np.array([[self.contexts[c] for c in item] for item in surroundings], dtype=np.int64).reshape(
             num, num_workers
         )
         # Short path lists are padded by repeating the last path, which changes no maximum.
@@ -167,6 +163,30 @@ class UnitArrays:
         pools = [list(u.slot_pool) + [-1] * (num_workers - u.num_slots) for u in units]
         self.slot_pool = np.array(pools, dtype=np.int64).reshape(num, num_workers)
 
+    def with_tables(self, tables: Tables) -> BoolArray:
+        """Units whose workers all have options where they are."""
+        has_table = np.zeros((len(tables.workers), len(tables.pools)), dtype=np.bool_)
+        for key in tables.table:
+            has_table[key] = True
+        placed = has_table[np.arange(self.worker_pool.shape[1]), self.worker_pool]
+        return np.asarray(placed.all(axis=1))
+
+
+class UnitArrays:
+    """Units with the seconds of their workers' options, independent of capacities."""
+
+    def __init__(self, tables: Tables, index: UnitIndex) -> None:
+        self.index = index
+        self.units = index.units
+        self.sizes = tables.sizes
+        shape = (tables.num_rows, tables.sizes.size + 1)
+        self.fastest = np.array(
+            [
+                tables.fastest(context) if (context.worker, context.pool) in tables.table else np.full(shape, np.inf)
+                for context in index.contexts
+            ]
+        ).reshape(len(index.contexts), *shape)
+
 
 class UnitBounds:
     """Root bounds and shaving of many units at given capacities, all in array operations.
@@ -179,9 +199,10 @@ class UnitBounds:
         self._arrays = arrays
         self.units = arrays.units
         self.capacity = capacity
-        self._slot_pool = arrays.slot_pool
-        num, num_workers = arrays.slot_pool.shape
-        self._fastest, self._masks = arrays.fastest, arrays.masks
+        self._index = arrays.index
+        self._slot_pool = self._index.slot_pool
+        num, num_workers = self._slot_pool.shape
+        self._fastest, self._masks = arrays.fastest, self._index.masks
         self.low = np.zeros((num, num_workers), dtype=np.int64)
         self.high = np.where(self._slot_pool >= 0, capacity[self._slot_pool], 0)
         self.bound = self._evaluate(np.arange(num), self._size_index(self.high))
@@ -196,12 +217,12 @@ class UnitBounds:
 
     def _evaluate(self, units: IntArray, slot_index: IntArray) -> FloatArray:
         """Lower bound with blocks limited to the given size indices, shape of `units`."""
-        whole = self._size_index(self.capacity)[self._arrays.worker_pool[units]]
-        slot = self._arrays.slot[units]
+        whole = self._size_index(self.capacity)[self._index.worker_pool[units]]
+        slot = self._index.slot[units]
         index = np.where(slot >= 0, np.take_along_axis(slot_index, np.maximum(slot, 0), axis=1), whole)
-        length = self._arrays.host_s[units].copy()
+        length = self._index.host_s[units].copy()
         for w in range(slot.shape[1]):
-            context = self._arrays.context[units, w][:, None]
+            context = self._index.context[units, w][:, None]
             length += self._fastest[context, self._masks[units, :, w], index[:, w][:, None]]
         result: FloatArray = length.max(axis=1)
         return result

@@ -84,6 +84,10 @@ _ENGINE_STAGES = frozenset({*ROLLOUTS, StageName.WEIGHT_SYNC})
 UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE)
 
 
+Pattern = tuple[tuple[int, int], ...]
+"""Number of the pool and of the place of each worker; equal numbers for those on the whole pool."""
+
+
 class TimingBook:
     """Timings of structures under one execution; they depend on which workers meet, so they are made once per
     pattern."""
@@ -93,8 +97,9 @@ class TimingBook:
         self._execution = execution
         self._names = [stage.name for stage in graph.stages]
         self._book = OrderBook(graph)
-        self._cache: dict[tuple[object, ...], tuple[Timing, ...]] = {}
-        self._least: dict[Recurrence, Timing] = {}
+        self._meeting = [worker.name for worker in graph.workers if worker.name is not WorkerName.SECOND_ENGINE]
+        self._timings: dict[Pattern, tuple[Timing, ...]] = {}
+        self._relaxed: dict[Pattern, tuple[Timing, ...]] = {}
         self._by_first: dict[tuple[Arc, ...], tuple[Order, ...]] = {}
         self._ranks: dict[tuple[Arc, ...], list[StageName]] = {}
 
@@ -106,23 +111,39 @@ class TimingBook:
         """
         if not self._execution.is_asynchronous:
             return self.timings(structure)
-        pattern = self._recurrence(structure)
-        if pattern is None:
-            return ()
-        if pattern not in self._least:
-            self._least[pattern] = Timing(arcs=(), rows=self._cycle_rows(pattern.least()))
-        return (self._least[pattern],)
+        pattern = self._pattern(structure)
+        if pattern not in self._relaxed:
+            waits = self._recurrence(structure)
+            least = () if waits is None else (Timing(arcs=(), rows=self._cycle_rows(waits.least())),)
+            self._relaxed[pattern] = least
+        return self._relaxed[pattern]
 
     def timings(self, structure: Structure) -> tuple[Timing, ...]:
         """Undominated timings of a structure; none where this execution is not for it."""
-        if self._execution.is_asynchronous:
-            pattern = self._recurrence(structure)
-            found = () if pattern is None else pattern.solutions()
-            return tuple(Timing(arcs=s.arcs, rows=self._cycle_rows(s.cycles), lead=s.lead) for s in found)
-        key = (tuple(self._book.conflicts(structure)), self._engine_group(structure), self._updates_share(structure))
-        if key not in self._cache:
-            self._cache[key] = tuple(self._synchronous(structure))
-        return self._cache[key]
+        pattern = self._pattern(structure)
+        if pattern not in self._timings:
+            is_asynchronous = self._execution.is_asynchronous
+            found = self._asynchronous(structure) if is_asynchronous else self._synchronous(structure)
+            self._timings[pattern] = tuple(found)
+        return self._timings[pattern]
+
+    def _pattern(self, structure: Structure) -> Pattern:
+        """Which workers meet, whatever the names of pools and blocks: places numbered as they come. A second group of
+        engines meets nobody."""
+        places = structure.places()
+        numbers: dict[tuple[str, int], int] = {}
+        return tuple(
+            (
+                numbers.setdefault((place[0], -1), len(numbers)),
+                numbers.setdefault(place, len(numbers)),
+            )
+            for place in (places[name] for name in self._meeting)
+        )
+
+    def _asynchronous(self, structure: Structure) -> list[Timing]:
+        waits = self._recurrence(structure)
+        found = () if waits is None else waits.solutions()
+        return [Timing(arcs=s.arcs, rows=self._cycle_rows(s.cycles), lead=s.lead) for s in found]
 
     def _synchronous(self, structure: Structure) -> list[Timing]:
         result = []

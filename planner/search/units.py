@@ -112,11 +112,11 @@ class Unit:
         return len(self.slot_pool)
 
 
-def _relation(structure: Structure, engine: WorkerName) -> Sync:
-    if structure.overlap(WorkerName.ACTOR_TRAINER, engine):
-        return Sync.COLOCATED
-    is_across = structure.pool_of(WorkerName.ACTOR_TRAINER) != structure.pool_of(engine)
-    return Sync.CROSS_POOL if is_across else Sync.DISAGGREGATED
+def _relation(trainer: tuple[str, int], engine: tuple[str, int]) -> Sync:
+    """What a sync between two places is; block -1 is the whole pool."""
+    if trainer[0] != engine[0]:
+        return Sync.CROSS_POOL
+    return Sync.COLOCATED if trainer[1] == engine[1] or -1 in (trainer[1], engine[1]) else Sync.DISAGGREGATED
 
 
 def _of_trainer(engines: Sequence[Sync]) -> Sync:
@@ -211,14 +211,16 @@ class UnitBuilder:
     def _syncs(self, structure: Structure) -> list[Sync]:
         """Which share of the weight sync each worker pays: an engine by its place relative to the trainer, the trainer
         by those of all engines."""
-        present = [name for name, takes_part in zip(self._frame.workers, self._frame.syncs, strict=True) if takes_part]
-        kinds = dict.fromkeys(self._frame.workers, Sync.NONE) | dict.fromkeys(present, Sync.DISAGGREGATED)
-        if WorkerName.ACTOR_TRAINER in present:
-            engines = [name for name in present if name in ROLLOUT_ENGINES]
-            kinds |= {name: _relation(structure, name) for name in engines}
-            if engines:
-                kinds[WorkerName.ACTOR_TRAINER] = _of_trainer([kinds[name] for name in engines])
-        return list(kinds.values())
+        kinds = [Sync.DISAGGREGATED if takes_part else Sync.NONE for takes_part in self._frame.syncs]
+        trainer = self._position.get(WorkerName.ACTOR_TRAINER)
+        engines = [self._position[name] for name in ROLLOUT_ENGINES if name in self._position]
+        if trainer is not None and kinds[trainer] is not Sync.NONE and engines:
+            places = structure.places()
+            source = places[WorkerName.ACTOR_TRAINER]
+            for w in engines:
+                kinds[w] = _relation(source, places[self._frame.workers[w]])
+            kinds[trainer] = _of_trainer([kinds[w] for w in engines])
+        return kinds
 
     def _row_masks(self, rows: tuple[Row, ...]) -> tuple[IntArray, FloatArray]:
         if rows not in self._masks:
