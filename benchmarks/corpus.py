@@ -1,6 +1,6 @@
 """How many launch scripts and configurations of a checkout `rlplan check` understands. Nothing is executed.
 
-    python -m benchmarks.corpus DIRECTORY [DIRECTORY ...] [--only NAME] [--list]
+    python -m benchmarks.corpus DIRECTORY [DIRECTORY ...] [--only NAME] [--set NAME=VALUE] [--list]
 
 Every shell script and every YAML file below a directory is read as `--from auto` would. Counted per framework:
 
@@ -20,12 +20,12 @@ import argparse
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from planner.adapters.findings import Severity
-from planner.adapters.import_source import MODEL, open_source
+from planner.adapters.import_source import MODEL, open_source, parse_given
 from planner.adapters.imported import Imported
 from planner.adapters.importers import IMPORTERS, import_source
 from planner.errors import RlplanError
@@ -60,20 +60,20 @@ def files_of(directory: Path) -> Iterator[Path]:
             yield file
 
 
-def outcome(file: Path, root: Path, only: str | None) -> Outcome:
+def outcome(file: Path, root: Path, only: str | None, known: Mapping[str, str]) -> Outcome:
     start = time.perf_counter()
-    framework, kind, detail = _read(file, root, only)
+    framework, kind, detail = _read(file, root, only, known)
     return Outcome(file=file, framework=framework, kind=kind, detail=detail, seconds=time.perf_counter() - start)
 
 
-def _read(file: Path, root: Path, only: str | None) -> tuple[str, str, str]:
+def _read(file: Path, root: Path, only: str | None, known: Mapping[str, str]) -> tuple[str, str, str]:
     try:
-        imported = import_source(open_source(file, root=root), only or "auto")
+        imported = import_source(open_source(file, given=dict(known), root=root), only or "auto")
     except RlplanError as error:
         return _refused(file, str(error), only)
     kind, detail = _kind(imported)
     if kind == "model":
-        given = dict.fromkeys((*imported.unresolved, MODEL), STAND_IN)
+        given = {**known, **dict.fromkeys((*imported.unresolved, MODEL), STAND_IN)}
         again, why = _kind(import_source(open_source(file, given=given, root=root), imported.framework))
         kind, detail = ("model", detail) if again == "complete" else (again, why)
     return imported.framework, kind, detail
@@ -109,9 +109,11 @@ def main() -> None:
     parser.add_argument("directories", nargs="+", type=Path)
     parser.add_argument("--only", choices=tuple(IMPORTERS), help="read everything as this framework")
     parser.add_argument("--list", action="store_true", help="print every file that is not complete")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="given to every script")
     arguments = parser.parse_args()
+    known = parse_given(tuple(arguments.set))
     found = [
-        outcome(file, directory.resolve(), arguments.only)
+        outcome(file, directory.resolve(), arguments.only, known)
         for directory in arguments.directories
         for file in files_of(directory.resolve())
     ]
