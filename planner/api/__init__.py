@@ -34,6 +34,7 @@ from planner.api.results import (
     ReplayResult,
     ValidationResult,
 )
+from planner.api.runs import CalibrationResult, CompareResult, ExplainResult, calibrate, compare, explain_plan
 from planner.api.saved import diff, export, read_plan, report_html, simulate_plan, write_plan
 from planner.api.sweeps import budget
 from planner.domain.plan import Plan
@@ -44,8 +45,11 @@ __all__ = [
     "AnalysisResult",
     "BaselinesResult",
     "BudgetResult",
+    "CalibrationResult",
     "CheckResult",
+    "CompareResult",
     "DiffResult",
+    "ExplainResult",
     "FrameworkResult",
     "FrameworksResult",
     "HardwareResult",
@@ -66,10 +70,13 @@ __all__ = [
     "WorkloadSpec",
     "analyze",
     "budget",
+    "calibrate",
     "check_config",
+    "compare",
     "describe_space",
     "diff",
     "estimate",
+    "explain_plan",
     "export",
     "framework",
     "frameworks",

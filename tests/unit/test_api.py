@@ -33,9 +33,9 @@ FUNCTION_OF = {
     "plan": "plan", "estimate": "estimate", "analyze": "analyze", "show": "read_plan", "diff": "diff",
     "export": "export", "check": "check_config", "simulate": "simulate_plan", "report": "report_html",
     "models": "models", "hardware": "hardware", "frameworks": "frameworks", "budget": "budget",
-    "validate": "validate",
+    "validate": "validate", "explain": "explain_plan", "calibrate": "calibrate", "compare": "compare",
 }  # fmt: skip
-"""Command -> function. The names of `check` and `simulate` are taken by modules of the package."""
+"""Command -> function. The names of `check`, `simulate` and `explain` are taken by modules of the package."""
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def asynchronous(plan: Plan) -> Plan:
 
 
 def test_every_command_has_a_function() -> None:
+    assert set(FUNCTION_OF) == set(COMMANDS)
     for command, function in FUNCTION_OF.items():
-        assert command in COMMANDS
         assert callable(getattr(planner, function))
         assert f"rlplan {command}" in (inspect.getdoc(getattr(planner, function)) or "") or command == "show"
 
@@ -224,6 +224,25 @@ def test_budget_and_page(tmp_path: Path) -> None:
         planner.budget(spec, resume=True)
     with pytest.raises(InvalidInputError, match="executor"):
         planner.budget(spec, executor="dusk")
+
+
+def test_explanation(made: PlanResult) -> None:
+    found = planner.explain_plan(made)
+    assert found.explanation.is_found_again and found.explanation.decisions
+    assert found.document()["decisions"] and "alternative" in str(found)
+
+
+def test_calibration_and_comparison(tmp_path: Path) -> None:
+    log, config = ROOT / "examples/logs/verl-qwen3-8b.log", ROOT / "examples/fixed-qwen3-8b.yaml"
+    found = planner.calibrate(log, config=config)
+    assert found.report.runs and "parameter" in repr(found)
+    found.save(tmp_path / "profile.yaml")
+    priced = planner.estimate(planner.workload(config, profile=tmp_path / "profile.yaml"))
+    assert any(item.what == "calibration" for item in priced.plan.assumptions)
+    priced.save(tmp_path / "plan.json")
+    beside = planner.compare(tmp_path / "plan.json", log, profile=tmp_path / "profile.yaml")
+    assert beside.comparison.stages and beside.is_inside is not None
+    assert isinstance(beside.document()["is_inside"], bool)
 
 
 def test_validation_of_some_rows() -> None:
