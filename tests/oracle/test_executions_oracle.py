@@ -127,6 +127,25 @@ def test_least_time_is_that_of_brute_force(kind: str, chunk: int) -> None:
         check_steady(problem, result.solution)
 
 
+LARGE = {"batches": (4, 2), "inter-stage": (4, 2), "both fusions": (5, 1), "asynchronous sequential": (4, 2)}
+
+
+@pytest.mark.parametrize("kind", list(LARGE))
+def test_more_workers_and_pools_agree_with_brute_force_too(kind: str) -> None:
+    """Engines on all of a pool, with others on its blocks and the trainer on another pool; five workers."""
+    num_workers, num_pools = LARGE[kind]
+    compared = 0
+    for seed in range(3):
+        rng = random.Random(f"large {kind} {seed}")
+        problem = random_execution_problem(
+            rng, EXECUTIONS[kind](rng), num_workers=num_workers, num_pools=num_pools, num_options=2, tightness=0.6
+        )
+        truth = least_s(problem)
+        compared += math.isfinite(truth)
+        assert solve(problem, no_ties()).value == pytest.approx(truth, rel=1e-9) or math.isinf(truth), seed
+    assert compared >= 1
+
+
 def check_steady(problem: SearchProblem, solution: Solution) -> None:
     """The schedule of a batch, repeated every period, keeps dependencies, staleness and one stage per GPU."""
     period, execution = solution.time_s, problem.execution
