@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner import cli_options as opt
-from planner.commands.common import check_output, print_table, progress
+from planner.commands.common import check_output, input_files, print_table, progress
 from planner.commands.workload import OPTIONS, with_spec
 from planner.errors import DifferenceError, InfeasibleError, InvalidInputError, printable
 from planner.files.spec import WorkloadSpec
@@ -101,7 +101,7 @@ def budget(
 
     if resume and output is None:
         raise InvalidInputError("needs the file to go on with", where="--resume", accepted="--output FILE")
-    check_output(csv)
+    check_output(csv, output, price_file, *input_files(spec), option="--csv")
     options = SweepOptions(
         sizes=sizes, types=types, nodes=nodes, response_means=lengths, spot=spot, price_file=price_file,
         startup=startup, checkpoint_every=checkpoint_every, checkpoint_rate=checkpoint_rate,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from planner import cli_options as opt
-from planner.commands.common import check_output, print_table, progress
+from planner.commands.common import check_output, input_files, print_table, progress
 from planner.commands.workload import with_spec
 from planner.errors import printable
 from planner.files.spec import WorkloadSpec
@@ -71,7 +71,7 @@ def calibrate(
     """Fit the efficiencies that own runs and micro-benchmarks can tell; --profile uses the result everywhere."""
     from planner.api.calibrating import ConfigurationOptions, calibrate_logs
 
-    check_output(output)
+    check_output(output, *logs, *(configurations or ()), *input_files(spec))
     options = ConfigurationOptions(framework=framework, given=tuple(given or ()), root=root, model=model)
     with progress("fitting"):
         report = calibrate_logs(logs, configurations or (), spec=spec, options=options, date=date or "")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planner.errors import InfeasibleError, NoPlanFoundError, printable
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, printable
 from planner.files.spec import WorkloadSpec
 
 if TYPE_CHECKING:
@@ -29,12 +29,28 @@ def read_workload(file: Path) -> WorkloadSpec:
     return workload_file.read_workload(file)
 
 
-def check_output(output: Path | None) -> None:
-    """A place that cannot be written should be known before a search, not after it."""
-    if output is not None:
-        from planner.files.atomic import writable_target
+def check_output(output: Path | None, *inputs: Path | str | None, option: str = "--output") -> None:
+    """A place that cannot be written should be known before a search, not after it; nor may it be an input."""
+    if output is None:
+        return
+    from planner.files.atomic import writable_target
 
-        writable_target(output, where=f"--output {output}")
+    target = writable_target(output, where=f"{option} {output}")
+    if any(_is_file(target, Path(item)) for item in inputs if item):
+        raise InvalidInputError("is the input itself", where=f"{option} {output}", accepted="another file name")
+
+
+def input_files(spec: WorkloadSpec) -> tuple[str | None, ...]:
+    """What a spec was or will be read from, and the model, which may be the name of a file too."""
+    return spec.file, spec.cluster, spec.profile, spec.model
+
+
+def _is_file(target: Path, other: Path) -> bool:
+    try:
+        return target.resolve() == other.resolve() or (target.exists() and other.exists() and target.samefile(other))
+    except (OSError, ValueError, RuntimeError):
+        # The other one is no usable file name, or one that may not be looked at.
+        return False
 
 
 def deliver(made: Plan, output: Path | None, *, as_json: bool) -> None:

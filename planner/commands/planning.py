@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from planner import cli_options as opt
 from planner.commands.baselines import Baselines, Pareto, deliver_with_more
-from planner.commands.common import check_output, deliver, print_table, progress, read_workload, width, wrapped
+from planner.commands.common import (
+    check_output,
+    deliver,
+    input_files,
+    print_table,
+    progress,
+    read_workload,
+    width,
+    wrapped,
+)
 from planner.commands.workload import OPTIONS, with_spec
 from planner.files.spec import WorkloadSpec, override
 
@@ -26,7 +35,7 @@ def plan(
 
         print(wrapped(describe()))
         return
-    check_output(output)
+    check_output(output, *input_files(spec))
     from planner.files.workload import build_request
 
     request = build_request(spec)
@@ -81,7 +90,7 @@ def estimate(
     as_json: opt.AsJson = False,
 ) -> None:
     """Price a fixed configuration: all strategies given, nothing searched. Options override the file."""
-    check_output(output)
+    check_output(output, file, cluster, profile)
     flags = WorkloadSpec(
         gpus=gpus, cluster=cluster, prompt_max=prompt_max, prompt_mean=prompt_mean, response_max=response_max,
         response_mean=response_mean, response_cv=response_cv, num_prompts=num_prompts, group_size=group_size,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner import cli_options as opt
 from planner.commands.common import check_output
-from planner.errors import InvalidInputError, printable
+from planner.errors import printable
 
 SWEEP_SUFFIX = ".jsonl"
 
@@ -15,9 +15,7 @@ SWEEP_SUFFIX = ".jsonl"
 def report(file: opt.Reported, output: opt.Page = None) -> None:
     """Make an HTML page of a saved plan (JSON) or of the results of a sweep (.jsonl). It needs no network."""
     target = output if output is not None else file.with_suffix(".html")
-    check_output(target)
-    if target.exists() and file.exists() and target.samefile(file):
-        raise InvalidInputError("is the input itself", where=f"--output {target}", accepted="another file name")
+    check_output(target, file)
     text = _sweep_text(file) if file.suffix.lower() == SWEEP_SUFFIX else _plan_text(file)
     from planner.files.atomic import write_atomic
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from planner import cli_options as opt
-from planner.commands.common import print_table, progress
+from planner.commands.common import check_output, print_table, progress
 from planner.errors import DifferenceError, printable
 
 Iterations = Annotated[
@@ -63,14 +63,13 @@ def simulate(
     as_json: opt.AsJson = False,
 ) -> None:
     """Replay a saved plan with sampled responses; exit code 5 when its time lies outside the replay's 95 % band."""
-    from planner.files.atomic import writable_target, write_atomic
+    from planner.files.atomic import write_atomic
     from planner.files.calibrated import overheads_with
     from planner.files.plan import read_plan
     from planner.simulate.lengths_file import read_lengths
     from planner.simulate.replay import ReplaySettings, replay
 
-    if trace is not None:
-        writable_target(trace, where=f"--trace {trace}")
+    check_output(trace, file, lengths, profile, option="--trace")
     defaults = ReplaySettings()
     settings = ReplaySettings(
         num_iterations=defaults.num_iterations if iterations is None else iterations,
