@@ -80,6 +80,7 @@ FAMILIES: dict[str, Family] = {
     "internlm2": Family(kv_heads_default_to_heads=True, bias_key="bias"),
     "nemotron": Family(is_gated=False, norm_has_bias=True),
     "qwen2": Family(qkv_bias_default=True, has_output_bias=False, windows=Windows.FROM_LAYER),
+    "mimo": Family(qkv_bias_default=True, has_output_bias=False, windows=Windows.FROM_LAYER),
     "qwen2_moe": Family(
         qkv_bias_default=True,
         has_output_bias=False,
