@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import numpy as np
 
@@ -192,8 +191,3 @@ def _random_moments(
             if stage in (StageName.ACTOR_UPDATE, StageName.CRITIC_UPDATE):
                 found[stage, Moment.WITHOUT_BUBBLE] = seconds[stage] * drawn(0.4, 1.0)
     return found
-
-
-def with_execution(problem: SearchProblem, execution: Execution) -> SearchProblem:
-    """The same problem under an execution that needs no other moments than it has."""
-    return replace(problem, execution=execution)
