@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from planner.domain.execution import Fusion, SchedulingPolicy
 from planner.domain.fixed import ENGINE_FIELDS, ENUMERATED, TRAINER_FIELDS, FixedField
-from planner.domain.stages import WorkerName
+from planner.domain.plan import Limits
+from planner.domain.stages import WorkerName, build_graph
+from planner.domain.workload import Workload
 from planner.errors import InvalidInputError, nearest
 from planner.files.problems import Problems
 from planner.files.spec import WorkloadSpec
@@ -28,7 +30,10 @@ WORKERS: dict[str, WorkerName] = {
     "reward": WorkerName.REWARD_MODEL,
 } | {name.value: name for name in WorkerName if name is not WorkerName.SECOND_ENGINE}
 """Short and full names of workers; what is asked of the rollout engine holds for a second group of engines too."""
+_NUM_SHORT = 5
 _SHOWN = 60
+
+Workers = tuple[WorkerName, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +52,52 @@ class Permissions:
 
 def read_permissions(spec: WorkloadSpec, problems: Problems) -> Permissions:
     """The permissions that a spec gives, noting every problem."""
+    share, apart = _worker_sets(spec, problems, "share"), _worker_sets(spec, problems, "apart")
+    fixed = tuple(item for text in spec.fix for item in _fixed(spec, problems, text))
+    _check_sets(spec, problems, share, apart)
+    _check_fixed(spec, problems, fixed)
     return Permissions(
         max_staleness=_count(spec, problems, "staleness", 0, MAX_STALENESS) or 0,
         allow_partial_rollouts=_allows_partial_rollouts(spec, problems),
         fusions=FUSIONS[_choice(spec, problems, "fusion", tuple(FUSIONS)) or "inter"],
         policy=_policy(spec, problems),
-        must_share=_worker_sets(spec, problems, "share"),
-        must_not_share=_worker_sets(spec, problems, "apart"),
-        fixed=tuple(item for text in spec.fix for item in _fixed(spec, problems, text)),
+        must_share=share,
+        must_not_share=apart,
+        fixed=fixed,
         num_alternatives=_given(_count(spec, problems, "alternatives", 0, MAX_ALTERNATIVES), 5),
     )
+
+
+def check_workers(spec: WorkloadSpec, problems: Problems, permitted: Limits, workload: Workload) -> None:
+    """Notes what is asked of workers that the workload does not have: it would never be kept."""
+    known = {worker.name for worker in build_graph(workload).workers}
+    names = ", ".join(short for short, name in list(WORKERS.items())[:_NUM_SHORT] if name in known)
+    asked = {
+        "share": {name for members in permitted.must_share for name in members},
+        "apart": {name for members in permitted.must_not_share for name in members},
+        "fix": {item.worker for item in permitted.fixed},
+    }
+    for option, workers in asked.items():
+        for name in WorkerName:
+            if name in workers - known:
+                _fail(spec, problems, option, f"this workload has no {name.value}", f"its workers: {names}")
+
+
+def _check_sets(spec: WorkloadSpec, problems: Problems, share: tuple[Workers, ...], apart: tuple[Workers, ...]) -> None:
+    for members in apart:
+        for together in share:
+            both = " and ".join(name.value for name in members if name in together)
+            if len(set(members) & set(together)) > 1:
+                _fail(spec, problems, "apart", f"{both} have to share GPUs", f"what {spec.place('share')} leaves open")
+
+
+def _check_fixed(spec: WorkloadSpec, problems: Problems, fixed: tuple[FixedField, ...]) -> None:
+    values: dict[tuple[WorkerName, str], str] = {}
+    for item in fixed:
+        first = values.setdefault((item.worker, item.field), item.value)
+        if first != item.value:
+            text = f"{item.field} of the {item.worker.value} is {first} and {item.value}"
+            _fail(spec, problems, "fix", text, "one value per field")
 
 
 def _given(value: int | None, default: int) -> int:
@@ -104,7 +145,9 @@ def _worker(spec: WorkloadSpec, problems: Problems, name: str, text: str) -> Wor
     found = WORKERS.get(" ".join(text.lower().split()))
     if found is None:
         known = tuple(WORKERS)
-        _fail(spec, problems, name, f"{text[:_SHOWN]!r} is no worker", ", ".join(known[:5]), nearest(text, known))
+        _fail(
+            spec, problems, name, f"{text[:_SHOWN]!r} is no worker", ", ".join(known[:_NUM_SHORT]), nearest(text, known)
+        )
     return found
 
 

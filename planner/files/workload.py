@@ -20,7 +20,7 @@ from planner.domain.request import PlanRequest
 from planner.domain.workload import Reward, RewardKind, Workload
 from planner.errors import InvalidInputError, nearest
 from planner.files.gpus import Hardware, read_hardware
-from planner.files.permissions import read_permissions
+from planner.files.permissions import check_workers, read_permissions
 from planner.files.problems import Problems
 from planner.files.spec import WorkloadSpec
 from planner.units import Dimension, parse
@@ -89,6 +89,8 @@ def build_request(spec: WorkloadSpec) -> PlanRequest:
         lora_rank=lora,
         memory_margin_ratio=margin,
     )
+    check_workers(spec, reader.problems, limits, workload)
+    reader.problems.raise_if_any()
     request = PlanRequest(
         workload=workload,
         cluster=hardware.cluster,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.domain.execution import Fusion, SchedulingPolicy
@@ -11,6 +13,7 @@ from planner.errors import InvalidInputError
 from planner.files.permissions import Permissions, read_permissions
 from planner.files.problems import Problems
 from planner.files.spec import WorkloadSpec
+from planner.files.workload import build_request
 
 ACTOR, ENGINE, REFERENCE = WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE, WorkerName.REFERENCE
 
@@ -76,3 +79,30 @@ def test_all_permissions_are_read() -> None:
 )
 def test_what_is_wrong_is_named(given: dict[str, object], words: str) -> None:
     assert words in refused(**{**given, "flags": frozenset(given)})
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (WorkloadSpec(share=("actor+critic",)), "--share: this workload has no critic trainer"),
+        (WorkloadSpec(fix=("critic: tp=8",)), "--fix: this workload has no critic trainer"),
+        (WorkloadSpec(apart=("actor+reference",), kl_coefficient=0.0), "--apart: this workload has no reference"),
+        (WorkloadSpec(apart=("actor+reward",), reward="rule"), "--apart: this workload has no reward model"),
+        (
+            WorkloadSpec(share=("actor+reference",), apart=("rollout+reference+actor",)),
+            "--apart: actor trainer and ref",
+        ),
+        (WorkloadSpec(fix=("actor: tp=8, tp=4",)), "--fix: tp of the actor trainer is 8 and 4"),
+        (WorkloadSpec(fix=("actor: tp=8", "actor trainer: tp=4")), "--fix: tp of the actor trainer is 8 and 4"),
+    ],
+)
+def test_what_can_never_be_kept_is_refused(spec: WorkloadSpec, expected: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        build_request(replace(spec, model="qwen3-8b", gpus="16xh100"))
+    assert expected in str(refused.value)
+
+
+def test_what_holds_for_other_algorithms_is_kept() -> None:
+    spec = WorkloadSpec(model="qwen3-8b", gpus="16xh100", algorithm="ppo", share=("actor+critic",))
+    fixed = build_request(replace(spec, fix=("critic: tp=8", "critic trainer: tp=8"))).limits.fixed
+    assert {(item.worker, item.value) for item in fixed} == {(WorkerName.CRITIC_TRAINER, "8")}
