@@ -89,6 +89,9 @@ def version_of(keys: Iterable[str], tables: Tables) -> str:
                 oldest = version
     if newest is None:
         return tables.version if oldest in ("", "0.9") else f"{oldest} and later"
+    if oldest and _number(oldest) > _number(newest):
+        # Keys that no one version reads: the new ones say which it is meant for, the old ones are left over.
+        return tables.version if oldest == "0.9" else f"{oldest} and later"
     return f"{oldest} to {newest}" if oldest and _number(oldest) < _number(newest) else f"up to {newest}"
 
 

@@ -81,8 +81,12 @@ def read_plan(values: Values, entry: str, *, is_megatron: bool) -> ReadPlan:
     has_reference = kl > 0 and not lora
     workers = read_workers(
         values, pools, sizes, is_megatron=is_megatron, has_critic=has_critic, has_reference=has_reference,
-        reward_model=reward_model, model=model, critic=critic,
+        reward_model=reward_model, model=model, critic=critic, runs_ahead=execution.is_asynchronous,
     )  # fmt: skip
+    if values.flag("distillation.enabled"):
+        values.find(
+            "distillation", Severity.WARNING, "the teacher models and their GPUs are no part of the prediction",
+        )  # fmt: skip
     _say(
         values, pools, sizes, execution, has_reference=has_reference, has_critic=has_critic,
         has_reward_model=reward_model is not None,

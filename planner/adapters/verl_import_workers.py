@@ -81,13 +81,15 @@ def read_workers(
     reward_model: str | None,
     model: str | None,
     critic: str | None,
+    runs_ahead: bool,
 ) -> tuple[FixedWorker, ...]:
     """The workers whose degrees divide their GPUs; for the others a finding says what does not fit."""
     reader = _Reader(values, pools, sizes, is_megatron=is_megatron)
     placed: list[tuple[WorkerName, int, int, Strategy | None]] = []
     engine_gpus = pools.engine_gpus or pools.trainer_gpus
     first = pools.trainer_gpus if pools.engine_gpus else 0
-    placed.append((WorkerName.ROLLOUT_ENGINE, first, engine_gpus, reader.engine(engine_gpus, model)))
+    engine = reader.engine(engine_gpus, model, runs_ahead=runs_ahead)
+    placed.append((WorkerName.ROLLOUT_ENGINE, first, engine_gpus, engine))
     actor = reader.trainer(ACTOR, "fsdp_config", pools.trainer_gpus, _is_moe(model))
     placed.append((WorkerName.ACTOR_TRAINER, 0, pools.trainer_gpus, actor))
     if has_reference:
@@ -124,7 +126,9 @@ class _Reader:
 
     # Engines -----------------------------------------------------------------------------------------------------
 
-    def engine(self, num_gpus: int, model: str | None) -> RolloutStrategy | None:
+    def engine(self, num_gpus: int, model: str | None, *, runs_ahead: bool) -> RolloutStrategy | None:
+        """The rollout engines; those that run ahead of the updates never sleep, and drop their cache at most for the
+        weight sync."""
         values = self.values
         tp = values.whole(f"{ROLLOUT}.tensor_model_parallel_size", 2, minimum=1)
         pp = values.whole(f"{ROLLOUT}.pipeline_model_parallel_size", 1, minimum=1)
@@ -147,12 +151,15 @@ class _Reader:
             values.wrong(f"{ROLLOUT}.gpu_memory_utilization", fraction, "a share of GPU memory above 0 and up to 1")
             return None
         seqs = values.whole(f"{ROLLOUT}.max_num_seqs", 256, minimum=1)
-        sleeps = values.flag(f"{ROLLOUT}.free_cache_engine", default=True)
+        sleeps = values.flag(f"{ROLLOUT}.free_cache_engine", default=True) and not runs_ahead
         engines = num_gpus // (tp * pp)
+        meanwhile = f"{'sleep' if sleeps else 'stay in memory'} while others run"
+        if self.pools.engine_gpus:
+            meanwhile = "on GPUs of their own"
         values.say(
             "engines",
             f"{engines} of tp {tp}" + (f" ep {ep}" if ep > 1 else "") + f", {fraction:.0%} of GPU memory, "
-            f"up to {seqs:,} sequences each, {'sleep' if sleeps else 'stay in memory'} while others run",
+            f"up to {seqs:,} sequences each, {meanwhile}",
             values.origin(f"{ROLLOUT}.tensor_model_parallel_size"),
         )  # fmt: skip
         return RolloutStrategy(

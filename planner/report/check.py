@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -19,6 +21,8 @@ from planner.units import format_bytes, format_seconds, format_seconds_like
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _VERDICT_STYLES = {Verdict.FITS: "bold green", Verdict.MARGINAL: "bold yellow", Verdict.DOES_NOT_FIT: "bold red"}
 _SHOWN_TERMS = 4
+_KEY_WIDTH = 28
+"""Longer keys are broken where their last part begins, not in the middle of a word."""
 
 
 def check_report(view: CheckView) -> Group:
@@ -27,7 +31,8 @@ def check_report(view: CheckView) -> Group:
     sections: list[RenderableType] = [_headline(view)]
     sections += import_sections(view.imported)
     if view.plan is not None:
-        sections += _section("Predicted step", _stages(view.plan))
+        overlap = " (batches overlap: shares add up to more than all)" if view.plan.execution.is_asynchronous else ""
+        sections += _section(f"Predicted step{overlap}", _stages(view.plan))
         sections += _section("The best plan for the same GPUs and framework", _best(view, view.plan))
         sections += _section(_changes_title(view), _changes(view, view.plan))
         assumed = [item for item in view.plan.assumptions if item.what != "does not fit"]
@@ -50,7 +55,8 @@ def import_sections(imported: Imported) -> list[RenderableType]:
         found = [item for item in imported.findings if item.severity is severity]
         if found:
             noun = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}[severity]
-            sections += _section(counted(len(found), noun).capitalize(), _findings(found, _STYLES[severity]))
+            title = counted(len(found), noun).capitalize()
+            sections += _section(title, _findings(found, _STYLES[severity], imported.file))
     return sections
 
 
@@ -83,7 +89,10 @@ def _headline(view: CheckView) -> Group:
 def _answer(view: CheckView) -> Text:
     if view.plan is None or view.verdict is None:
         return Text.assemble(("cannot be priced", "bold red"), f": {view.why_not}")
-    words: list[str | tuple[str, str]] = [(view.verdict.value, _VERDICT_STYLES[view.verdict])]
+    words: list[str | tuple[str, str]] = []
+    if view.problems and view.verdict is not Verdict.DOES_NOT_FIT:
+        words += [("breaks a rule", "bold red"), ", see below; GPU memory "]
+    words.append((view.verdict.value, _VERDICT_STYLES[view.verdict]))
     if view.worst is not None:
         words.append(f": {_peak_words(view.plan, view.worst)}")
     words.append(f"; {format_seconds(view.plan.time_s)} per iteration predicted")
@@ -100,27 +109,49 @@ def _peak_words(plan: Plan, placement: Placement) -> str:
     top = max(memory.terms, key=lambda term: term.value)
     group = next(item for item in plan.device_groups if item.id == placement.device_group)
     device_bytes = plan.cluster.pool(group.pool).node.gpu.memory_bytes
+    when = "" if memory.instant == placement.stage.value else f" at {memory.instant}"
     return (
-        f"{placement.stage.value} needs {format_bytes(memory.peak_bytes)} of {format_bytes(device_bytes)} at "
-        f"{memory.instant} ({term_words(top.name)} {format_bytes(top.value)})"
+        f"{placement.stage.value} needs {format_bytes(memory.peak_bytes)} of {format_bytes(device_bytes)}{when} "
+        f"({term_words(top.name)} {format_bytes(top.value)})"
     )
 
 
 def _settings(imported: Imported) -> Table:
     table = _table("what", "value", "from")
     for item in imported.settings:
-        table.add_row(item.what, item.value, Text(item.source, style="dim"))
+        table.add_row(item.what, item.value, Text(_broken(item.source), style="dim"))
     return table
 
 
-def _findings(findings: list[Finding], style: str) -> Group:
+def _findings(findings: list[Finding], style: str, file: str) -> Group:
     lines: list[RenderableType] = []
     for item in findings:
-        lines.append(Text.assemble((item.place, style)))
+        lines.append(Text.assemble((_place(item.place, file), style)))
         lines.append(Padding(Text(item.message), (0, 0, 0, 2)))
         if item.remedy:
             lines.append(Padding(Text(f"-> {item.remedy}", style="green"), (0, 0, 0, 2)))
     return Group(*lines)
+
+
+_LINE = re.compile(r":(\d+)(?::\s*|$)")
+
+
+def _place(place: str, file: str) -> str:
+    """A place without the name of the file that the report is about: `line 12: trainer.nnodes`."""
+    if not place.startswith(file):
+        return place
+    rest = place[len(file) :]
+    found = _LINE.match(rest)
+    if found is None:
+        return place
+    key = rest[found.end() :]
+    return f"line {found[1]}" + (f": {key}" if key else "")
+
+
+def _broken(key: str) -> str:
+    """A long key in two lines, broken before its last part."""
+    head, dot, last = key.rpartition(".")
+    return f"{head}.\n{last}" if dot and len(key) > _KEY_WIDTH and " " not in key else key
 
 
 def _stages(plan: Plan) -> Table:

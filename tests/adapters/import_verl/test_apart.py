@@ -13,7 +13,7 @@ from planner.adapters.imported import Imported
 from planner.adapters.importers import import_source
 from planner.domain.execution import IN_STEP, Execution, ExecutionMode
 from planner.domain.stages import WorkerName
-from planner.domain.strategy import EngineIdle
+from planner.domain.strategy import EngineIdle, RolloutStrategy
 from tests.adapters.imports import messages
 from tests.adapters.round_trips import rollout, round_trip, strategies
 from tests.adapters.variants import with_strategy
@@ -64,6 +64,24 @@ def test_batches_ahead_are_the_staleness(tmp_path: Path) -> None:
     assert between.execution.staleness == 2 and "1.5 batches ahead" in messages(between)
     without = read(tmp_path, SEPARATE + ahead + "0")
     assert without.execution == IN_STEP and "synchronous" in messages(without)
+
+
+def test_engines_that_run_ahead_never_sleep(tmp_path: Path) -> None:
+    found = read(tmp_path, SEPARATE + "actor_rollout_ref.rollout.free_cache_engine=True")
+    strategy = next(item.strategy for item in found.workers if item.worker is WorkerName.ROLLOUT_ENGINE)
+    assert isinstance(strategy, RolloutStrategy) and strategy.idle is EngineIdle.RESIDENT
+    assert "on GPUs of their own" in next(item.value for item in found.settings if item.what == "engines")
+
+
+def test_late_keys_beside_old_ones_are_of_the_late_version(tmp_path: Path) -> None:
+    found = read(tmp_path, SEPARATE + "+actor_rollout_ref.actor.megatron.grad_offload=True")
+    assert found.version == "0.9.1" and "grad_offload is gone" in messages(found)
+
+
+def test_teachers_are_named_as_left_out(tmp_path: Path) -> None:
+    words = "distillation.enabled=True +distillation.teacher_models.math.key=openai/gsm8k"
+    found = read(tmp_path, SEPARATE + words)
+    assert "no part of the prediction" in messages(found) and not found.has_errors
 
 
 def test_one_step_off_keeps_its_own_defaults(tmp_path: Path) -> None:
