@@ -16,7 +16,7 @@ plan: $(VENV)/.installed
 	$(BIN)/rlplan plan qwen3-32b --algorithm grpo --gpus 4x8xh100 --prompt 1024 --response 8192 --prompts 256 --group 16 --framework verl
 
 test: check
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest -n auto --dist worksteal tests
 
 # Exports through the frameworks' own configuration code; each is skipped with a message where it is not installed.
 test-frameworks: $(VENV)/.installed
