@@ -26,6 +26,8 @@ class Rename:
     new: str | None
     until: str
     why: str
+    is_ignored: bool
+    """Hydra takes the old key, and nothing reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,13 @@ def load_tables() -> Tables:
         defaults=data["defaults"],
         entry_defaults=data["entry_defaults"],
         renames=tuple(
-            Rename(old=item["old"], new=item["new"], until=item["until"], why=item.get("why", ""))
+            Rename(
+                old=item["old"],
+                new=item["new"],
+                until=item["until"],
+                why=item.get("why", ""),
+                is_ignored=item.get("ignored", False),
+            )
             for item in data["renames"]
         ),
         since=tuple((item["key"], item["version"]) for item in data["since"]),
@@ -152,10 +160,18 @@ def _renamed(item: Override, rename: Rename, key: str, tables: Tables) -> Findin
         message = f"{item.key} is gone: verl {rename.until} was the last to read it{why}"
         return Finding(place=item.place, severity=Severity.WARNING, message=message, remedy="remove it")
     message = f"{item.key} is an old spelling" + ("" if is_read else f", last read by verl {rename.until}")
+    if is_read and rename.is_ignored:
+        message += f": Hydra takes it, and main_ppo of verl {tables.version} does not read it"
+    is_harmless = is_read and not rename.is_ignored
     return Finding(
-        place=item.place, severity=Severity.NOTE if is_read else Severity.WARNING, message=message,
-        remedy=f"write {key} for verl {tables.version}",
+        place=item.place, severity=Severity.NOTE if is_harmless else Severity.WARNING, message=message,
+        remedy=f"write {'+' if _is_added(key, tables) else ''}{key} for verl {tables.version}",
     )  # fmt: skip
+
+
+def _is_added(key: str, tables: Tables) -> bool:
+    """Whether Hydra wants a + before the key: the composed configuration has none of its name."""
+    return key not in tables.composed and _has_open_part(key, tables)
 
 
 def _has_open_part(key: str, tables: Tables) -> bool:

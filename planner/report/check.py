@@ -88,17 +88,20 @@ def _headline(view: CheckView) -> Group:
 
 def _answer(view: CheckView) -> Text:
     if view.plan is None or view.verdict is None:
-        return Text.assemble(("cannot be priced", "bold red"), f": {view.why_not}")
+        errors = sum(finding.severity is Severity.ERROR for finding in view.imported.findings)
+        why = f"{counted(errors, 'error')} in the configuration" if errors else view.why_not
+        return Text.assemble(("cannot be priced", "bold red"), f": {why}")
     words: list[str | tuple[str, str]] = []
+    errors = sum(finding.severity is Severity.ERROR for finding in view.imported.findings)
+    faults = [counted(errors, "error")] if errors else []
     if view.problems and view.verdict is not Verdict.DOES_NOT_FIT:
-        words += [("breaks a rule", "bold red"), ", see below; GPU memory "]
+        faults.append(counted(len(view.problems), "broken rule"))
+    if faults:
+        words += [("does not run as it is", "bold red"), f": {' and '.join(faults)}; memory "]
     words.append((view.verdict.value, _VERDICT_STYLES[view.verdict]))
     if view.worst is not None:
         words.append(f": {_peak_words(view.plan, view.worst)}")
     words.append(f"; {format_seconds(view.plan.time_s)} per iteration predicted")
-    if view.imported.has_errors:
-        errors = sum(finding.severity is Severity.ERROR for finding in view.imported.findings)
-        words.append(f"; {counted(errors, 'error')} in the configuration")
     return Text.assemble(*words)
 
 
@@ -141,6 +144,8 @@ def _place(place: str, file: str) -> str:
     if not place.startswith(file):
         return place
     rest = place[len(file) :]
+    if rest.startswith(": "):
+        return rest[2:]
     found = _LINE.match(rest)
     if found is None:
         return place
