@@ -13,9 +13,11 @@ from rich.text import Text
 
 from planner.domain.plan import Plan
 from planner.explaining.bottleneck import Bottleneck, FullMemory
+from planner.explaining.conflict import Conflict
 from planner.explaining.decisions import Decision, Rival
 from planner.explaining.explanation import Explanation
 from planner.explaining.relaxations import Relaxation, RelaxationKind
+from planner.explaining.remedies import Remedy
 from planner.explaining.score import Score
 from planner.explaining.sensitivity import FLIP_RATIO, Flip, Point, Sensitivity
 from planner.files.plan import Json, encode
@@ -176,14 +178,14 @@ def _stages_of(plan: Plan) -> dict[str, set[str]]:
     return result
 
 
-_COLUMNS = (("decision", 22, False), ("this plan", 10, False), ("next best", 11, False), ("price", 16, True))
+_COLUMNS = (("decision", 22, False), ("this plan", 13, False), ("next best", 13, False), ("price", 16, True))
 
 
 def _decisions(decisions: Sequence[Decision], base: Score, stages: Mapping[str, Set[str]]) -> Group:
     """One table per subject, with the same columns."""
     tables: list[RenderableType] = []
     for subject in dict.fromkeys(item.subject for item in decisions):
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", show_header=not tables)
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", show_header=not tables)
         for name, columns, is_right in _COLUMNS:
             justify: Literal["left", "right"] = "right" if is_right else "left"
             table.add_column(name, width=columns, justify=justify, overflow="fold")
@@ -199,7 +201,7 @@ def _decisions(decisions: Sequence[Decision], base: Score, stages: Mapping[str, 
 
 
 def _shown(value: str) -> str:
-    return f"{int(value):,}" if value.isdigit() else value
+    return f"{int(value):,}" if value.isdigit() else value.replace("+", " + ")
 
 
 def _rival(item: Decision, base: Score, stages: Set[str]) -> tuple[str, str, str, str]:
@@ -311,6 +313,39 @@ def _point(item: Point, base: Score) -> tuple[str, str, str, str, str]:
     return item.what, _value(item.kept, base), best, percent(loss), "plan again" if item.is_flip else ""
 
 
+# ---------------------------------------------------------------------------------------------- no plan
+
+
+def conflict_report(conflict: Conflict) -> Group:
+    """Why there is no plan, and the ways out."""
+    shown = one_line(conflict)
+    sections: list[RenderableType] = [Text("No plan fits.", style="bold red")]
+    sections += [Padding(Text(problem), (0, 0, 0, 2)) for problem in shown.problems]
+    sections += _section("Limits that cannot be met together", *_constraints(shown))
+    ways = _table(("change", ""), ("best plan then", ""), ("", ""))
+    for item in shown.remedies:
+        ways.add_row(item.what, _found_words(item), item.kind.value)
+    nothing = Text("none of the directions tried has a plan: a smaller model, or more than one change at a time")
+    sections += _section("Ways out: each has a plan", ways if shown.remedies else nothing)
+    return Group(*sections)
+
+
+def _constraints(shown: Conflict) -> list[RenderableType]:
+    if not shown.constraints:
+        return [Text("even without any of the limits there is no plan: see above")]
+    lines = [Text(f"- {item.what}{'' if item.is_own else ' (hardware)'}") for item in shown.constraints]
+    note = "every other limit may be lifted and there is still no plan; without one of these there is"
+    return [*lines, Text(note, style="dim")]
+
+
+def _found_words(item: Remedy) -> str:
+    found = item.found
+    if found is None:
+        return ""
+    usd = "" if found.usd is None else f", {found.usd:,.2f} USD"
+    return f"{format_seconds(found.time_s)} per iteration on {counted(found.num_gpus, 'GPU')}{usd}"
+
+
 # ---------------------------------------------------------------------------------------------- JSON
 
 
@@ -321,6 +356,13 @@ def explanation_document(explanation: Explanation) -> dict[str, Json]:
         if item.name != "plan":
             document[item.name] = _encoded(getattr(explanation, item.name))
     return document
+
+
+def conflict_document(conflict: Conflict) -> dict[str, Json]:
+    """The same for programs."""
+    encoded = _encoded(conflict)
+    assert isinstance(encoded, dict)
+    return encoded
 
 
 def _encoded(value: object) -> Json:
