@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: plan test test-frameworks check bench clean
+.PHONY: plan test test-frameworks check bench docs guidelines clean
 
 # The stamp is newer than pyproject.toml exactly when what is installed is current.
 $(VENV)/.installed: pyproject.toml
@@ -34,6 +34,14 @@ check: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks
+
+# Pages that follow from code, and the output of commands in the others and in examples/.
+docs: $(VENV)/.installed
+	$(BIN)/python -m docs.generation
+
+# Plans the grid behind docs/guidelines.md again (some 1,300 plans, ten minutes); then `make docs`.
+guidelines: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.guidelines --workers 2
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -10,9 +10,15 @@ from pathlib import Path
 
 from docs.generation.api_page import api_page
 from docs.generation.cli_page import cli_page
+from docs.generation.guidelines_page import guidelines_page
 from docs.generation.samples import ROOT, renewed
+from docs.generation.transcripts import example_names, transcript
 
-WHOLE: dict[str, Callable[[], str]] = {"docs/cli.md": cli_page, "docs/api.md": api_page}
+WHOLE: dict[str, Callable[[], str]] = {
+    "docs/cli.md": cli_page,
+    "docs/api.md": api_page,
+    "docs/guidelines.md": guidelines_page,
+}
 WITH_SAMPLES = (
     "README.md",
     "docs/quickstart.md",
@@ -29,6 +35,7 @@ def makers() -> dict[str, Callable[[], str]]:
         path = ROOT / name
         if path.exists():
             found[name] = partial(_renewed, path)
+    found.update((f"examples/{name}/output.txt", partial(transcript, name)) for name in example_names())
     return found
 
 

@@ -22,7 +22,7 @@ WIDTH = 100
 LIMIT_S = 600
 PYTHON = "python"
 _SAMPLE = re.compile(
-    r"<!-- run: (?P<command>[^\n]*?)(?:; show: (?P<show>[^\n]*?))? -->\n```[a-z]*\n.*?\n```", re.DOTALL
+    r"<!-- run: (?P<command>[^\n]*?)(?:; show: (?P<show>[^\n]*?))? -->\n```[a-z]*\n(?:(?!```)[^\n]*\n)*```(?=\n|$)"
 )
 _PYTHON = re.compile(r"```python\n(.*?)\n```", re.DOTALL)
 _RUN_ROW = re.compile(r"^  run  +\d.*$\n?", re.MULTILINE)
