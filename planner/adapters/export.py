@@ -76,10 +76,14 @@ def check_exportable(
     problems = (*plan_problems(rules, plan), *lacks)
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
-        raise InvalidInputError(
-            f"{title} cannot run this plan:\n{listed}\n"
-            f"the nearest plan that it can run: rlplan plan ... --framework {rules.name}"
-        )
+        raise InvalidInputError(f"{title} cannot run this plan:\n{listed}\n{_way_out(rules, plan)}")
+
+
+def _way_out(rules: FrameworkRules, plan: Plan) -> str:
+    if plan.limits.framework == rules.name:
+        # The same command would find the same plan again.
+        return "the search does not know this limit: plan again with other options, so that the plan does not need it"
+    return f"the nearest plan that it can run: rlplan plan ... --framework {rules.name}"
 
 
 def model_path(model: Model) -> str:

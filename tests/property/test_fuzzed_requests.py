@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from planner.adapters.nemo_rl import export_plan
 from planner.domain.execution import Fusion
 from planner.domain.plan import Plan
 from planner.errors import InvalidInputError
@@ -56,3 +58,15 @@ def test_fusion_is_no_excuse_for_any_order() -> None:
     )
     with pytest.raises(InvalidInputError, match="'reward' ends before 'rollout' ends"):
         parse_plan(plan_text(replace(plan, schedule=early)), where="p.json")
+
+
+EPOCHS = WorkloadSpec(model="qwen3-0.6b", gpus="2xh100", num_epochs=2, num_prompts=64)
+"""NeMo-RL passes over a batch once, which its rules for the search cannot say."""
+
+
+@pytest.mark.parametrize(("framework", "advice"), [(None, "--framework nemo-rl"), ("nemo-rl", "with other options")])
+def test_nobody_is_sent_in_a_circle(framework: str | None, advice: str, tmp_path: Path) -> None:
+    plan = planned(replace(EPOCHS, framework=framework))
+    with pytest.raises(InvalidInputError, match="passes over a batch once") as refused:
+        export_plan(plan, tmp_path / "out")
+    assert advice in str(refused.value)
