@@ -18,6 +18,7 @@ from planner.cost.work_bound import iteration_flop
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.fixed import FixedField
 from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
+from planner.domain.framework_workload import for_workload
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.overheads import Overheads
 from planner.domain.plan import Limits, Objective, Status
@@ -100,6 +101,7 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     """
     start = time.perf_counter()
     cluster = reachable(cluster, request.limits.max_gpus)
+    rules = None if rules is None else for_workload(rules, request.workload)
     shop = _Shop(request, cluster, rules)
     limits = search_limits(request.limits)
     in_step = synchronous_executions(request.limits, rules)
@@ -199,6 +201,7 @@ def best_solution(
     is the answer.
     """
     cluster = reachable(cluster, request.limits.max_gpus)
+    rules = None if rules is None else for_workload(rules, request.workload)
     shop = _Shop(request, cluster, rules)
     executions = synchronous_executions(request.limits, rules)
     if any(not shop.has_options(name, executions[0]) for name in lacking):

@@ -89,16 +89,9 @@ def _engine_nodes(context: Context) -> tuple[int, int]:
 
 def lacks(context: Context) -> tuple[str, ...]:
     """Reasons against the plan beside the general rules; empty if verl can run it."""
-    workload, runner = context.workload, context.runner
     problems: list[str] = []
-    if runner is Runner.SYNC and context.plan.execution.is_asynchronous:
+    if context.runner is Runner.SYNC and context.plan.execution.is_asynchronous:
         problems.append("asynchronous training needs GPUs of its own for the rollout")
-    if runner is Runner.ONE_STEP_OFF:
-        # experimental/separation/utils.py create_role_worker_mapping; experimental/one_step_off_policy/ray_trainer.py
-        if WorkerName.REWARD_MODEL in context.workers:
-            problems.append(f"asynchronous batches run without a reward model on GPUs; {_STREAMING_CAN}")
-        if workload.algorithm.oversampling_ratio > 1:
-            problems.append(f"asynchronous batches have no dynamic sampling; {_STREAMING_CAN}")
     if _loses_updates(context):
         problems.append(
             "with engines apart and several optimizer steps per iteration, FSDP weights must stay on the GPUs: verl "
@@ -106,9 +99,6 @@ def lacks(context: Context) -> tuple[str, ...]:
             "engine_workers.py); plan with --fix 'actor: offload=none' or with one optimizer step"
         )
     return tuple(problems)
-
-
-_STREAMING_CAN = "streaming plans can"
 
 
 def _loses_updates(context: Context) -> bool:

@@ -128,6 +128,11 @@ class FrameworkRules:
     max_batches_staleness: int | None = None
     """Largest version lag of asynchronous batches where it is smaller than that of streaming; None: `max_staleness`."""
 
+    batches_exclude_reward_model: bool = False
+    """Asynchronous batches run without a reward model on GPUs."""
+    batches_exclude_dynamic_sampling: bool = False
+    """Asynchronous batches do not replace discarded groups."""
+
     def max_staleness_of(self, mode: ExecutionMode) -> int:
         """Largest version lag of iterations that overlap in this way; 0 where they cannot."""
         if mode not in self.execution_modes or mode is ExecutionMode.SYNCHRONOUS:

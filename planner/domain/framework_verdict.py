@@ -16,6 +16,7 @@ from planner.domain.framework import (
     rollout_masks,
     trainer_faults,
 )
+from planner.domain.framework_workload import batches_problem
 from planner.domain.model import Model
 from planner.domain.plan import DeviceGroup, Plan
 from planner.domain.stages import StageName, WorkerName
@@ -70,7 +71,7 @@ def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
     workers = placed_workers(plan)
     found = (
         *(f"it {lack}" for lack in _lacks(rules, plan.workload)),
-        *_execution_problems(rules, plan.execution),
+        *_execution_problems(rules, plan.execution, plan.workload),
         *_stage_problems(rules, plan, workers),
         *_strategy_problems(rules, plan.workload, workers),
         *_mesh_problems(rules, plan.workload, workers),
@@ -103,7 +104,7 @@ def _lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
     return problems
 
 
-def _execution_problems(rules: FrameworkRules, execution: Execution) -> list[str]:
+def _execution_problems(rules: FrameworkRules, execution: Execution, workload: Workload) -> list[str]:
     """Overlap of iterations, version lag and fusions that the framework does not have."""
     problems: list[str] = []
     if execution.mode not in rules.execution_modes:
@@ -114,6 +115,9 @@ def _execution_problems(rules: FrameworkRules, execution: Execution) -> list[str
         versions = f"{most} versions" if most != 1 else "1 version"
         how = f" with {execution.mode.value}" if most < rules.max_staleness else ""
         problems.append(f"its weights lag at most {versions} behind{how}, the plan allows {execution.staleness}")
+    lack = batches_problem(rules, workload) if execution.mode is ExecutionMode.BATCHES else None
+    if lack is not None:
+        problems.append(f"it has {lack} with {execution.mode.value}")
     problems += [f"it has no {fusion.value} fusion" for fusion in execution.fusions if fusion not in rules.fusions]
     return problems
 

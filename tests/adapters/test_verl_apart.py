@@ -108,9 +108,9 @@ def test_a_reward_model_needs_a_pool_when_engines_are_apart(tmp_path: Path) -> N
 
 
 def test_what_one_step_off_lacks_is_named(tmp_path: Path) -> None:
-    assert "without a reward model" in refusal(with_reward_model(ONE_STEP_OFF), tmp_path)
+    assert "no reward model on GPUs with asynchronous batches" in refusal(with_reward_model(ONE_STEP_OFF), tmp_path)
     dapo = apart(load("qwen3-8b", "dapo"), megatron(16, pp=2), engine(16), execution=ONE_STEP_OFF)
-    assert "no dynamic sampling" in refusal(dapo, tmp_path)
+    assert "no dynamic sampling with asynchronous batches" in refusal(dapo, tmp_path)
     far = Execution(mode=ExecutionMode.BATCHES, staleness=2)
     late = apart(load("qwen3-8b"), fsdp(8), engine(8), execution=far)
     assert "at most 1 version behind with asynchronous batches, the plan allows 2" in refusal(late, tmp_path)

@@ -12,6 +12,7 @@ from planner.adapters.import_source import open_source
 from planner.adapters.importers import import_source
 from planner.adapters.verl import export_plan
 from planner.check import as_run, placed
+from planner.domain.execution import ExecutionMode
 from planner.domain.plan import Plan
 from planner.domain.stages import StageName
 from planner.files.spec import WorkloadSpec, override
@@ -19,6 +20,7 @@ from planner.files.workload import build_request
 from planner.pipeline import estimate, make_plan
 
 BASE = WorkloadSpec(model="qwen3-8b", gpus="8xh100", framework="verl", response_mean=2000.0, response_max=4096)
+APART, STREAMING = ("rollout+actor",), ("partial-rollouts",)
 SPECS = {
     "grpo": BASE,
     "two nodes": replace(BASE, gpus="16xh100"),
@@ -31,7 +33,11 @@ SPECS = {
     "dr-grpo with fp8": replace(BASE, algorithm="dr-grpo", rollout_precision="fp8"),
     "lora": replace(BASE, lora_rank=32),
     "one update": replace(BASE, num_optimizer_steps=1),
+    "engines apart": replace(BASE, gpus="16xh100", apart=APART),
+    "one step off": replace(BASE, gpus="16xh100", apart=APART, staleness=1),
+    "streaming": replace(BASE, algorithm="dapo", gpus="16xh100", apart=APART, staleness=2, allow=STREAMING),
 }
+MODES = {"one step off": ExecutionMode.BATCHES, "streaming": ExecutionMode.STREAMING}
 
 
 @cache
@@ -45,11 +51,16 @@ def test_an_export_prices_like_its_plan(name: str, tmp_path: Path) -> None:
     script = export_plan(plan, tmp_path / "launch")[0]
     imported = import_source(open_source(script))
     assert not imported.unresolved and not imported.has_errors, imported.findings
+    # The search found a plan of the kind, and its export says so.
+    assert plan.execution.mode is MODES.get(name, ExecutionMode.SYNCHRONOUS)
+    assert replace(imported.execution, policy=plan.execution.policy) == plan.execution
     spec = SPECS[name]
     request = build_request(override(imported.spec, WorkloadSpec(gpus=spec.gpus, response_mean=spec.response_mean)))
     request = as_run(imported, request)
-    again = estimate(request, placed(imported, request), imported.execution)
+    again = estimate(request, placed(imported, request), plan.execution)
     assert request.workload.num_samples == plan.workload.num_samples
+    if plan.workload.critic is None:
+        assert again.time_s == pytest.approx(plan.time_s, rel=1e-6)
     for before in plan.placements:
         after = again.placement(before.stage)
         if before.stage is StageName.CRITIC_VALUE:

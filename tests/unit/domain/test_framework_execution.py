@@ -9,9 +9,11 @@ import pytest
 from planner.domain.execution import Execution, ExecutionMode, Fusion
 from planner.domain.framework import mesh_keys, placement_problem
 from planner.domain.framework_verdict import plan_problems
+from planner.domain.framework_workload import batches_problem, for_workload
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import ContextParallel, Offload, Recompute, Sharding, TrainerStrategy, TrainerTable
 from planner.domain.technique import Support, TechniqueName
+from planner.domain.workload import RewardKind
 from planner.errors import InvalidInputError
 from planner.files.framework import _techniques, load_framework, load_frameworks
 from tests.adapters.plans import engine, forward_only, fsdp, megatron
@@ -40,6 +42,25 @@ def test_staleness_has_a_limit() -> None:
     assert problems(Execution(mode=ExecutionMode.STREAMING, staleness=2), max_staleness=2) == ()
     (found,) = problems(Execution(mode=ExecutionMode.STREAMING, staleness=3), max_staleness=2)
     assert found == "its weights lag at most 2 versions behind, the plan allows 3"
+
+
+def test_batches_may_have_a_limit_of_their_own() -> None:
+    late = Execution(mode=ExecutionMode.BATCHES, staleness=2)
+    (found,) = problems(late, max_batches_staleness=1)
+    assert found == "its weights lag at most 1 version behind with asynchronous batches, the plan allows 2"
+    assert problems(replace(late, mode=ExecutionMode.STREAMING), max_batches_staleness=1) == ()
+    rules = load_framework("verl")
+    assert [rules.max_staleness_of(mode) for mode in ExecutionMode] == [0, 1, 1024]
+
+
+def test_batches_that_cannot_run_a_workload() -> None:
+    rules = load_framework("verl")
+    plain, scored = workload(), workload("ppo", reward=RewardKind.MODEL)
+    for load, lack in ((plain, None), (scored, "no reward model on GPUs"), (workload("dapo"), "no dynamic sampling")):
+        assert batches_problem(rules, load) == lack
+        assert (ExecutionMode.BATCHES in for_workload(rules, load).execution_modes) is (lack is None)
+        assert ExecutionMode.STREAMING in for_workload(rules, load).execution_modes
+    assert batches_problem(OPENRLHF, scored) is None
 
 
 @pytest.mark.parametrize("fusion", Fusion)
