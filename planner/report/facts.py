@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.domain.execution import NUM_SHARES
 from planner.domain.plan import Plan, Status
 from planner.files.plan import gpu_hours
 from planner.report.words import is_fixed, percent, quantity
@@ -76,11 +77,13 @@ def restriction_words(plan: Plan) -> str:
 
 
 def execution_words(plan: Plan) -> str:
-    """`'synchronous'`, `'asynchronous batches, staleness 1'`, with what is fused."""
+    """`'synchronous'`, `'asynchronous batches, staleness 1'`, with what is fused and how a rollout is split."""
     execution = plan.execution
     words = execution.mode.value
     if execution.is_asynchronous:
         words += f", staleness {execution.staleness}"
     if execution.fusions:
         words += f", {' and '.join(fusion.value for fusion in execution.fusions)} fusion"
+    if execution.is_split:
+        words += f", {round(execution.second_share_ratio * NUM_SHARES)}/{NUM_SHARES} of the rollout on a second group"
     return words

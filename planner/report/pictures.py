@@ -19,6 +19,7 @@ from planner.units import format_bytes, format_seconds
 MIN_CELLS = 30
 _TAIL, _IDLE = "~", "."
 _SHORT = {
+    StageName.SECOND_ROLLOUT: "rollout",
     StageName.REFERENCE_LOGPROB: "ref",
     StageName.OLD_LOGPROB: "old",
     StageName.ACTOR_UPDATE: "actor",
@@ -28,6 +29,7 @@ _SHORT = {
 }
 _STAGE_STYLES = {
     StageName.ROLLOUT: "white on blue",
+    StageName.SECOND_ROLLOUT: "white on blue",
     StageName.REWARD: "black on bright_white",
     StageName.REFERENCE_LOGPROB: "black on cyan",
     StageName.OLD_LOGPROB: "black on green",

@@ -44,7 +44,15 @@ EXCLUDED: tuple[tuple[str, str], ...] = (
         "old log-prob away from the actor trainer, critic value away from the critic trainer",
         "would need another copy of the weights",
     ),
-    ("a worker over several pools", "rollout shares over pools are planned"),
+    (
+        "a worker over several pools or device groups, but for the rollout",
+        "the rollout is split over two groups of engines in two pools; only engines serve responses one by one",
+    ),
+    (
+        "a split rollout in a plan for a framework, in shares finer than 1/16, over more than two groups, with stage "
+        "fusion, or with the second group on GPUs that others use",
+        "no framework of the catalog runs two groups of engines of different kinds; the others would add little",
+    ),
     ("device groups that overlap other than by one being the whole pool", "groups are laminar"),
     ("asynchronous execution with trainer and engines on the same GPUs", "nothing would overlap"),
     ("stage fusion in asynchronous plans", "assessors of one batch already run beside the rollout of the next"),
@@ -126,6 +134,8 @@ def describe() -> str:
         " below a node of 3, 5, 6, 7, ... GPUs: every number",
         "  groupings            any set of workers on the whole pool, any set partition of the others into disjoint"
         " groups, any pool per worker",
+        "  split rollout        with two pools or more and without a framework: a second group of engines alone on a"
+        " device group of another pool generates 1/16 to 15/16 of the responses",
         "  order of stages      every order that the dependencies allow; or fifo, or sequential",
         "",
         "Execution",
