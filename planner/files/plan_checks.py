@@ -68,6 +68,9 @@ def _cluster_problems(cluster: Cluster) -> Iterator[str]:
             f"{place}.node.gpu",
             {"memory_bytes": gpu.memory_bytes, "hbm_bytes_per_s": gpu.hbm_bytes_per_s},
         )
+        for name, law in gpu.collectives:
+            if not law.num_ranks or {len(law.alpha_s), len(law.bytes_per_s), len(law.gamma_s)} != {len(law.num_ranks)}:
+                yield f"{place}.node.gpu.collectives.{name[:60]}: needs as many values as numbers of ranks"
         yield from _not_positive(place, {"usd_per_gpu_hour": pool.usd_per_gpu_hour})
         if not 1 <= node.oversubscription_ratio <= MAX_NUMBER:
             yield f"{place}.node.oversubscription_ratio: {node.oversubscription_ratio:g} is below 1"

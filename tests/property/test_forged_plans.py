@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,3 +82,11 @@ def test_a_forged_plan_is_refused_or_usable(data: st.DataObject, number: int, va
             export_plan(plan, Path(directory) / "out")
         except InvalidInputError as error:
             assert str(error)
+
+
+def test_a_table_that_lacks_values_is_refused() -> None:
+    document = json.loads(plan_text(grpo_plan()))
+    law = {"num_ranks": [2, 4], "alpha_s": [1e-6, 1e-6], "bytes_per_s": [10**11, 10**11], "gamma_s": []}
+    document["inputs"]["cluster"]["pools"][0]["node"]["gpu"]["collectives"] = [["all_reduce", law]]
+    with pytest.raises(InvalidInputError, match="all_reduce: needs as many values"):
+        parse_plan(json.dumps(document | {"digests": digests(document)}), where="p.json")
