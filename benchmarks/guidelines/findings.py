@@ -58,6 +58,19 @@ def read_rows(path: Path = RESULTS) -> tuple[Row, ...]:
     return tuple(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line)
 
 
+def in_order(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """GRPO before PPO, then small models, few GPUs and short responses first."""
+    params = {row["model"]: _float(row["params"]) for row in rows if "params" in row}
+    largest = max(params.values(), default=0.0)
+    order = {name: index for index, name in enumerate(dict.fromkeys(row["variant"] for row in rows))}
+
+    def place(row: Row) -> tuple[str, float, int, int, int]:
+        size = params.get(row["model"], largest)
+        return str(row["algorithm"]), size, _int(row["num_gpus"]), _int(row["response_mean"]), order[row["variant"]]
+
+    return tuple(sorted(rows, key=place))
+
+
 def key(row: Row) -> Key:
     """What identifies a workload."""
     return str(row["model"]), _int(row["num_gpus"]), _int(row["response_mean"]), str(row["algorithm"])

@@ -56,6 +56,7 @@ def read_grid(path: Path = GRID) -> tuple[tuple[Case, ...], tuple[Variant, ...]]
         for algorithm, model, size, response in product(
             data["algorithms"], data["models"], data["sizes"], data["responses"]
         )
+        if size in algorithm.get("sizes", data["sizes"])
     )  # fmt: skip
     return cases, tuple(_variant(name, given) for name, given in data["variants"].items())
 

@@ -16,12 +16,14 @@ from benchmarks.guidelines.findings import (
     best_rule,
     by_variant,
     compared,
+    in_order,
     loses,
     median,
     read_rows,
     savings,
     wins,
 )
+from benchmarks.guidelines.grid import read_grid
 
 WIDTH = 120
 
@@ -51,7 +53,8 @@ PLACEMENT = (
 OVERLAP = (
     Question(
         title="Staleness", name="staleness of 1", variant="lag 1", other="best", rival="the synchronous plan",
-        note="`--staleness 1` permits it, and the plan takes it only where it is faster; batches, no partial rollouts.",
+        note="`--staleness 1` permits it, and the plan takes it only where it is faster; batches, no partial rollouts. "
+        "Times are those of average rollouts.",
     ),
     Question(
         title="More staleness", name="staleness of 4", variant="lag 4", other="lag 1", rival="staleness of 1",
@@ -93,7 +96,7 @@ TRAINER = (
 
 def guidelines_page() -> str:
     """The page as Markdown."""
-    rows = read_rows()
+    rows = in_order(read_rows())
     parts = [_head(rows), _summary(rows), "## Placement\n", *(_section(rows, item) for item in PLACEMENT)]
     parts += ["## Overlap\n", *(_section(rows, item) for item in OVERLAP)]
     parts += ["## Strategies\n", _chosen(rows), *(_section(rows, item) for item in TRAINER)]
@@ -113,9 +116,9 @@ def _head(rows: Sequence[Row]) -> str:
         "with and without each technique.",
         "",
         f"* **Grid**: {_listed(rows, 'model')}; {_listed(rows, 'num_gpus')} {str(first['gpu']).upper()}; "
-        f"mean responses of {_listed(rows, 'response_mean')} tokens; GRPO, and PPO with a critic and a reward model of "
-        f"the actor's size; {first['prompts']} x {first['group']} responses per iteration. {len(cases)} of "
-        f"{len(all_cases)} workloads have a plan, {len(rows):,} plans in all.",
+        f"mean responses of {_listed(rows, 'response_mean')} tokens; GRPO, and on {_ppo_sizes(rows)} GPUs PPO with a "
+        f"critic and a reward model of the actor's size; {first['prompts']} x {first['group']} responses each. "
+        f"{len(cases)} of {len(all_cases)} workloads have a plan, {len(rows):,} plans in all.",
         f"* **Equal** are times within {EQUAL_RATIO:.0%}. *Saved* is the share of the other variant's time.",
         "* It holds under the cost model, whose errors are in [accuracy.md](accuracy.md), for this grid: yours may "
         "differ, and one `rlplan plan` tells.",
@@ -123,9 +126,16 @@ def _head(rows: Sequence[Row]) -> str:
         "[the grid](../benchmarks/guidelines/grid.yaml), `make docs` makes this page. Every row of "
         "[the results](../benchmarks/guidelines/results.jsonl) holds its command.",
     ]
+    missing = len(read_grid()[0]) - len(all_cases)
+    if missing:
+        lines.append(f"* {missing} workloads of the grid are not planned yet.")
     if unfit:
         lines.append(f"* Without any plan: {', '.join(unfit)}.")
     return "\n".join(_wrapped(line, "  " if line.startswith("* ") else "") for line in lines) + "\n"
+
+
+def _ppo_sizes(rows: Sequence[Row]) -> str:
+    return _listed([row for row in rows if row["algorithm"] == "ppo"], "num_gpus")
 
 
 def _listed(rows: Sequence[Row], name: str) -> str:
@@ -183,7 +193,7 @@ def _rule_words(rule: Rule) -> str:
 
 def _section(rows: Sequence[Row], question: Question) -> str:
     points = _points(rows, question)
-    lines = [f"### {question.title}", "", question.note, ""]
+    lines = [f"### {question.title}", "", _wrapped(question.note), ""]
     lines += [_verdict(question, points), "", *_table(points), ""]
     extreme = _extreme(points)
     if extreme is not None and abs(extreme.saved_ratio or 0.0) > EQUAL_RATIO:
