@@ -91,10 +91,13 @@ class Outcome:
         return self.chosen.problem
 
 
-def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
+def search(
+    request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None, *, with_splits: bool = True
+) -> Outcome:
     """Enumerate, price, prune and solve on one cluster.
 
-    The rollout is split over two groups of engines where that gains more than the tolerance.
+    The rollout is split over two groups of engines where that gains more than the tolerance, unless `with_splits` is
+    False.
 
     With a permitted staleness the best plan is looked for at every step of it; of plans that are equally good within
     the tolerance the one with the least staleness is taken.
@@ -102,7 +105,7 @@ def search(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None)
     start = time.perf_counter()
     cluster = reachable(cluster, request.limits.max_gpus)
     rules = None if rules is None else for_workload(rules, request.workload)
-    shop = _Shop(request, cluster, rules)
+    shop = _Shop(request, cluster, rules, with_splits)
     limits = search_limits(request.limits)
     in_step = synchronous_executions(request.limits, rules)
     parts = [shop.part(execution) for execution in in_step]
@@ -261,6 +264,7 @@ class _Shop:
     request: PlanRequest
     cluster: Cluster
     rules: FrameworkRules | None
+    with_splits: bool = True
     _priced: dict[tuple[object, ...], PricedWorker] = field(default_factory=dict)
     _parts: dict[Execution, SearchPart] = field(default_factory=dict)
 
@@ -290,7 +294,7 @@ class _Shop:
 
     @property
     def may_split(self) -> bool:
-        return may_split(self.cluster, self.rules, self.request.workload, self.request.limits)
+        return self.with_splits and may_split(self.cluster, self.rules, self.request.workload, self.request.limits)
 
     def split_parts(self, execution: Execution, cutoff_s: float) -> Iterator[tuple[SearchPart, float]]:
         """The search problem of every share of a split rollout, with a lower bound on its seconds; without those that

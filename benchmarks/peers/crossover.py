@@ -102,7 +102,7 @@ def measure_request(request: PlanRequest, *, published: str = "", all_used: bool
     """The same for any request on one pool."""
     assert request.cluster is not None
     num_gpus = request.cluster.num_gpus
-    outcome = compare.search(request, request.cluster, None)
+    outcome = compare.search(request, request.cluster, None, with_splits=False)
     task = PeerTask.of(outcome)
     if all_used:
         task = every_size(task)

@@ -31,9 +31,10 @@ _ROUNDING_RATIO = 1e-5
 class Comparison:
     """The peers' plans, and what they are measured by.
 
-    `ours` and `bound` are those of the best synchronous plan of the same tables: no peer here runs iterations ahead of
-    each other, so that a plan that does is another policy. `bound` is in the unit of the objective: seconds, USD or
-    GPUs; None where the peers' plans are not known in that unit (cost without prices).
+    `ours` and `bound` are those of the best synchronous plan of the same tables with one group of engines: no peer here
+    runs iterations ahead of each other or splits a rollout, so that a plan that does is another policy. `bound` is in
+    the unit of the objective: seconds, USD or GPUs; None where the peers' plans are not known in that unit (cost
+    without prices).
     """
 
     limits: Limits
@@ -108,14 +109,14 @@ def compare_request(
     assert request.cluster is not None
     limits = request.limits
     rules = load_framework(limits.framework) if limits.framework else None
-    outcome = search(request, request.cluster, rules)
+    outcome = search(request, request.cluster, rules, with_splits=False)
     return compare(outcome, limits, search_s=search_s, max_units=max_units)
 
 
 def compare(
     outcome: Outcome, limits: Limits, *, search_s: float = SEARCH_S, max_units: int = MAX_UNITS
 ) -> Comparison | None:
-    """All peers on the tables of a synchronous search; None where that found nothing."""
+    """All peers on the tables of a synchronous search without split rollouts; None where that found nothing."""
     solution = outcome.result.solution
     if solution is None:
         return None

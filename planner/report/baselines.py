@@ -64,9 +64,10 @@ def relative_words(ratio: float | None) -> str:
 
 def _notes(comparison: Comparison, plan: Plan) -> list[str]:
     notes = []
-    if plan.execution.is_asynchronous or plan.execution.fusions:
+    if plan.execution.is_asynchronous or plan.execution.fusions or plan.execution.is_split:
         notes.append(
-            "All of these run one iteration after the other and stage by stage. The plan above does not: it takes "
+            "All of these run one iteration after the other and stage by stage, with one group of engines. The plan "
+            "above does not: it takes "
             f"{_shown(plan.time_s, comparison)} per iteration."
         )
     impossible = comparison.impossible()

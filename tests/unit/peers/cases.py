@@ -41,7 +41,7 @@ def request_on(work: Workload, *pools: tuple[str, int], limits: Limits | None = 
 def outcome_of(name: str, pools: tuple[tuple[str, int], ...]) -> Outcome:
     request = request_on({"grpo": grpo, "ppo": ppo}[name](), *pools)
     assert request.cluster is not None
-    return search(request, request.cluster, None)
+    return search(request, request.cluster, None, with_splits=False)
 
 
 def task_of(name: str, *pools: tuple[str, int]) -> PeerTask:

@@ -81,6 +81,15 @@ def test_an_asynchronous_plan_is_said_to_be_another_policy() -> None:
     )
 
 
+def test_a_plan_with_a_split_rollout_is_compared_with_one_group_of_engines() -> None:
+    plan = make_plan(request_on(grpo(), ("h100", 1), ("a100-80gb", 1)))
+    assert plan.execution.is_split
+    found = compare_plan(plan, search_s=0.2)
+    assert found is not None
+    assert found.time_s > plan.time_s
+    assert "one group of engines" in plain(baselines_report(found, plan), width=100)
+
+
 def test_a_document_names_every_worker_of_every_plan() -> None:
     found = comparison_of("ppo on two nodes")
     document = json.loads(json.dumps(baselines_document(found)))
