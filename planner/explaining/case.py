@@ -50,6 +50,11 @@ class Case:
     book: OptionBook = field(default_factory=OptionBook)
 
     @property
+    def problems(self) -> tuple[str, ...]:
+        """Capacities that the plan exceeds under this cost model; none unless another version made it."""
+        return self.assembled.problems
+
+    @property
     def cluster(self) -> Cluster:
         return self.plan.cluster
 

@@ -28,6 +28,8 @@ class Explanation:
     optimum: Score
     is_found_again: bool
     """Whether the search finds exactly this plan."""
+    problems: tuple[str, ...]
+    """Capacities that the plan exceeds: none, unless it was fixed by hand or made by another version."""
     bottleneck: Bottleneck
     decisions: tuple[Decision, ...]
     relaxations: tuple[Relaxation, ...]
@@ -46,6 +48,7 @@ def explain_plan(plan: Plan, overheads: Overheads) -> Explanation:
         base=case.base,
         optimum=case.optimum,
         is_found_again=case.is_found_again,
+        problems=case.problems,
         bottleneck=bottleneck(case),
         decisions=decide(case),
         relaxations=relax(case),

@@ -85,7 +85,9 @@ def _headline(shown: Explanation) -> Group:
     time = Text.assemble((format_seconds(base.time_s), "bold"), " per iteration")
     if abs(base.time_s / plan.time_s - 1.0) > AS_GOOD_RATIO:
         time.append(f"; saved with {format_seconds_like(plan.time_s, base.time_s)}, by another cost model", "yellow")
-    return Group(title, time, _found(shown, base, optimum))
+    lines = [title, time, _found(shown, base, optimum)]
+    lines += [Text(f"this plan does not fit: {problem}", style="bold red") for problem in shown.problems]
+    return Group(*lines)
 
 
 def _found(shown: Explanation, base: Score, optimum: Score) -> Text:

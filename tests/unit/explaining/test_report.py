@@ -24,6 +24,7 @@ def _explanation(name: str) -> Explanation:
     case = case_of(name)
     return Explanation(
         plan=plan_of(name), base=case.base, optimum=case.optimum, is_found_again=case.is_found_again,
+        problems=case.problems,
         bottleneck=bottleneck(case), decisions=decisions_of(name), relaxations=relax(case),
         sensitivity=sensitivity_of(name),
     )  # fmt: skip
@@ -50,6 +51,13 @@ def test_the_report_fits_the_width_and_says_what_matters(name: str) -> None:
     assert len(document["decisions"]) == len(explanation.decisions)
     points = document["sensitivity"]["points"]
     assert all(set(point) >= {"what", "kept", "best", "loss_ratio", "is_flip"} for point in points)
+
+
+def test_a_plan_that_no_longer_fits_is_named() -> None:
+    explanation = replace(_explanation("dense"), problems=("rollout: 80 GiB of 70 GiB",), is_found_again=False)
+    text = plain(explanation_report(explanation), width=100)
+    assert "this plan does not fit: rollout: 80 GiB of 70 GiB" in text
+    assert "the search now finds another plan" in text
 
 
 def test_names_are_printed_without_control_characters() -> None:
