@@ -333,6 +333,16 @@ def _neighbours(strategy: Strategy, max_tokens: int, *, is_moe: bool) -> Iterato
     if strategy.sharding in (Sharding.DDP, Sharding.ZERO1):
         other_sharding = Sharding.ZERO1 if strategy.sharding is Sharding.DDP else Sharding.DDP
         yield "sharding", replace(strategy, sharding=other_sharding), 1.0
+    if strategy.sharding is Sharding.ZERO3:
+        for ranks in _shard_ranks(strategy):
+            yield "shard_ranks", replace(strategy, shard_ranks=ranks), abs(log2(ranks / strategy.shard_ranks))
+
+
+def _shard_ranks(strategy: TrainerStrategy) -> list[int]:
+    """Other numbers of ranks that share the states: half, twice as many, all."""
+    whole = strategy.dp * strategy.cp
+    other = dict.fromkeys((strategy.shard_ranks // 2, strategy.shard_ranks * 2, whole))
+    return [ranks for ranks in other if 1 < ranks <= whole and whole % ranks == 0 and ranks != strategy.shard_ranks]
 
 
 def _budgets(tokens: int, max_tokens: int) -> list[int]:

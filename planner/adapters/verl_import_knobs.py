@@ -83,6 +83,7 @@ def _memory(name: WorkerName, prefix: str, fsdp: str, *, is_megatron: bool) -> l
         return found
     model = "actor_rollout_ref.model" if name is WorkerName.ACTOR_TRAINER else "critic.model"
     key = f"{model}.enable_gradient_checkpointing"
+    found.append(Knob(worker=name, field="shard_ranks", keys=(f"{section}.fsdp_size",)))
     found.append(Knob(worker=name, field="recompute", keys=(key,), words=(("full", ("True",)), ("none", ("False",)))))
     return found
 

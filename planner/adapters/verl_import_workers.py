@@ -409,8 +409,10 @@ def _described(strategy: TrainerStrategy, is_moe: bool) -> str:
     if is_moe:
         degrees += [f"ep {strategy.ep}", f"etp {strategy.etp}"]
     shown = " ".join(item for item in degrees if not item.endswith(" 1") or item.startswith(("dp", "etp")))
+    is_partial = strategy.sharding is Sharding.ZERO3 and strategy.shard_ranks < strategy.dp * strategy.cp
+    over = f" over {strategy.shard_ranks} ranks" if is_partial else ""
     return (
-        f"{shown}, {strategy.sharding.value}, {strategy.micro_batch_tokens:,} tokens per micro-batch "
+        f"{shown}, {strategy.sharding.value}{over}, {strategy.micro_batch_tokens:,} tokens per micro-batch "
         f"({strategy.inference_tokens:,} forward), recompute {strategy.recompute.value}, "
         f"offload {strategy.offload.value}"
     )

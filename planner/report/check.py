@@ -186,11 +186,20 @@ def _best(view: CheckView, plan: Plan) -> RenderableType:
     if best.num_gpus < plan.num_gpus:
         answer += f", on {best.num_gpus} of the GPUs"
     table = _table("", "")
+    if best.execution.is_asynchronous or plan.execution.is_asynchronous:
+        table.add_row("execution", _execution_words(best))
     for item in best.placements:
         if item.strategy is not None and item.worker is not None:
             trains = item.stage.value.endswith("update")
             table.add_row(item.stage.value, strategy_words(item.strategy, trains=trains))
     return Group(Text(answer, style="bold"), table)
+
+
+def _execution_words(plan: Plan) -> str:
+    execution = plan.execution
+    if not execution.is_asynchronous:
+        return execution.mode.value
+    return f"{execution.mode.value}, weights {counted(execution.staleness, 'version')} behind"
 
 
 def _changes_title(view: CheckView) -> str:
@@ -200,6 +209,8 @@ def _changes_title(view: CheckView) -> str:
 
 
 def _changes(view: CheckView, plan: Plan) -> RenderableType:
+    if not view.changes and view.verdict is Verdict.DOES_NOT_FIT:
+        return Text("none makes it fit: that takes more than one change (see the best plan)")
     if not view.changes:
         return Text("none of the neighbouring configurations is better by more than 1%")
     table = _table("change", "iteration", "gain", "fits", fixed=0)

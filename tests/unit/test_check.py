@@ -14,7 +14,7 @@ from planner.adapters.imported import Imported
 from planner.adapters.importers import import_source
 from planner.check import Change, CheckView, assignment, check, gpus_text, placed
 from planner.cli import run
-from planner.domain.execution import ExecutionMode
+from planner.domain.execution import ExecutionMode, SchedulingPolicy
 from planner.domain.framework_verdict import plan_problems
 from planner.domain.stages import WorkerName
 from planner.domain.verdict import Verdict
@@ -102,6 +102,36 @@ def test_asynchronous_configurations_are_priced_by_their_period() -> None:
     found = view("separate_async.sh")
     assert found.plan is not None and found.plan.execution.mode is ExecutionMode.STREAMING
     assert found.plan.period_s is not None and found.plan.time_s == found.plan.period_s
+    # Rules are checked, those of engines apart included; verl's controller runs one stage after the other.
+    assert not found.problems and found.verdict is not None
+    assert found.plan.execution.policy is load_framework("verl").policy is SchedulingPolicy.SEQUENTIAL
+    assert found.best is not None and not plan_problems(load_framework("verl"), found.best)
+    text = plain(check_report(found), width=120)
+    assert (
+        "on GPUs of their own" in text and "batches overlap" in text and "streaming, weights 1 version behind" in text
+    )
+
+
+def test_states_over_a_part_of_the_ranks_may_be_spread_over_all() -> None:
+    found = imported(**{"actor_rollout_ref.actor.fsdp_config.fsdp_size": "2"})
+    flags = WorkloadSpec(gpus="1x8xh100", response_mean=2000.0)
+    result = check(found, build_request(override(found.spec, flags)))
+    assert result.verdict is Verdict.DOES_NOT_FIT
+    fixes = {(change.field, change.after) for change in result.changes if change.fits}
+    assert ("shard_ranks", "8") in fixes
+    change = next(item for item in result.changes if item.field == "shard_ranks" and item.after == "8")
+    assert assignment(change, found.knobs) == "actor_rollout_ref.actor.fsdp_config.fsdp_size=8"
+
+
+def test_errors_come_first_and_places_are_short(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    text = (SCRIPTS / "plain_fsdp.sh").read_text()
+    file.write_text(text.rstrip() + " actor_rollout_ref.rollout.pipeline_model_parallel_size=2\n")
+    found = import_source(open_source(file))
+    flags = WorkloadSpec(gpus=gpus_text(found, "h100"), response_mean=2000.0)
+    shown = plain(check_report(check(found, build_request(override(found.spec, flags)))), width=120)
+    assert "does not run as it is: 1 error" in shown and shown.count(str(file)) == 1
+    assert any(line.strip().startswith("line ") for line in shown.splitlines())
 
 
 def test_a_cluster_that_is_too_small_is_said() -> None:
