@@ -12,6 +12,7 @@ SUFFIXES = (
     "_s", "_bytes", "_flop", "_bytes_per_s", "_flop_per_s", "_usd_per_hour", "_ratio", "_tokens", "_usd", "_per_hour",
     "_per_gpu_hour", "_factor", "_fraction", "_elements", "_elements_per_token", "_elements_per_routed_token",
     "_elements_per_sequence", "_flop_per_pair", "_flop_per_token", "_per_element", "_usd_per_iteration", "_per_log2_s",
+    "_bytes_per_s_per_node", "_per_node_hour", "_hours",
 )  # fmt: skip
 NAMED_OTHERWISE = {
     "cv": "a ratio by definition",
@@ -24,6 +25,8 @@ NAMED_OTHERWISE = {
     "high": "the unit of the value beside it",
     "catalog": "the unit of the value beside it",
     "objective_value": "the unit stands beside it",
+    "unrestricted_value": "the unit is that of the objective",
+    "usd": "the unit itself",
     "bound": "the unit stands beside it",
     "weight": "a share of one",
     "elementwise_passes": "a mean count of reads and writes",
