@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from planner.domain.execution import Execution, ExecutionMode
+from planner.domain.execution import Execution, ExecutionMode, SchedulingPolicy
 from planner.domain.framework import pipeline_ends
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.lengths import LengthLaw
@@ -28,9 +28,9 @@ from tests.adapters.plans import GIB, make_plan, node
 from tests.factories import workload as dense_workload
 
 TRAINERS = (WorkerName.ACTOR_TRAINER, WorkerName.REFERENCE, WorkerName.CRITIC_TRAINER)
-SYNCHRONOUS = Execution()
-ONE_STEP_OFF = Execution(mode=ExecutionMode.BATCHES, staleness=1)
-STREAMING = Execution(mode=ExecutionMode.STREAMING, staleness=2)
+SYNCHRONOUS = Execution(policy=SchedulingPolicy.SEQUENTIAL)
+ONE_STEP_OFF = Execution(mode=ExecutionMode.BATCHES, staleness=1, policy=SchedulingPolicy.SEQUENTIAL)
+STREAMING = Execution(mode=ExecutionMode.STREAMING, staleness=2, policy=SchedulingPolicy.SEQUENTIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ def split_plan(
     )
     return replace(
         base, cluster=Cluster(pools=(pool,)), device_groups=tuple(devices), placements=placements, schedule=schedule,
-        execution=execution, period_s=None if execution is SYNCHRONOUS else base.makespan_s / 2,
+        execution=execution, period_s=base.makespan_s / 2 if execution.is_asynchronous else None,
     )  # fmt: skip
 
 

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from planner.adapters.verl import export_plan
-from planner.domain.execution import Execution, ExecutionMode
 from planner.domain.framework_verdict import plan_problems
 from planner.domain.plan import Plan
 from planner.domain.strategy import Offload
 from planner.errors import InvalidInputError
 from planner.files.framework import load_framework
 from tests.adapters.launch import overrides, recorded_arguments
-from tests.adapters.split_plans import ONE_STEP_OFF, STREAMING, SYNCHRONOUS, apart, engine, fsdp, load, megatron
+from tests.adapters.split_plans import apart, engine, fsdp, load, megatron
 from tests.adapters.split_plans import together as on_one_group
-from tests.adapters.verl_cases import apart_cases, with_reward_model
+from tests.adapters.verl_cases import ONE_STEP_OFF, STREAMING, SYNCHRONOUS, apart_cases, with_reward_model
 
 PLANS = apart_cases()
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -111,7 +110,7 @@ def test_what_one_step_off_lacks_is_named(tmp_path: Path) -> None:
     assert "no reward model on GPUs with asynchronous batches" in refusal(with_reward_model(ONE_STEP_OFF), tmp_path)
     dapo = apart(load("qwen3-8b", "dapo"), megatron(16, pp=2), engine(16), execution=ONE_STEP_OFF)
     assert "no dynamic sampling with asynchronous batches" in refusal(dapo, tmp_path)
-    far = Execution(mode=ExecutionMode.BATCHES, staleness=2)
+    far = replace(ONE_STEP_OFF, staleness=2)
     late = apart(load("qwen3-8b"), fsdp(8), engine(8), execution=far)
     assert "at most 1 version behind with asynchronous batches, the plan allows 2" in refusal(late, tmp_path)
 

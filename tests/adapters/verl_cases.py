@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.domain.execution import Execution, ExecutionMode
+from planner.domain.execution import Execution, ExecutionMode, SchedulingPolicy
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Offload, Recompute, RolloutStrategy, TrainerStrategy
 from planner.domain.workload import RewardKind
 from tests.adapters import plans
 from tests.adapters.split_plans import (
-    ONE_STEP_OFF,
-    STREAMING,
-    SYNCHRONOUS,
     TRAINERS,
     Group,
     apart,
@@ -29,6 +26,10 @@ from tests.adapters.split_plans import (
 MODELS = ("qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "llama-3.1-70b")
 CLUSTERS = ((8, 8), (32, 16), (16, 48))
 """GPUs of the trainer and of the engines."""
+SYNCHRONOUS = Execution(policy=SchedulingPolicy.SEQUENTIAL)
+ONE_STEP_OFF = replace(SYNCHRONOUS, mode=ExecutionMode.BATCHES, staleness=1)
+STREAMING = replace(SYNCHRONOUS, mode=ExecutionMode.STREAMING, staleness=2)
+"""As plans for verl are: its controller runs one stage after the other."""
 EXECUTIONS = {"sync": SYNCHRONOUS, "one-step-off": ONE_STEP_OFF, "streaming": STREAMING}
 
 
@@ -63,7 +64,7 @@ def apart_cases() -> dict[str, Plan]:
 
 
 def _special() -> dict[str, Plan]:
-    name, far = "qwen3-8b", Execution(mode=ExecutionMode.STREAMING, staleness=7)
+    name, far = "qwen3-8b", replace(STREAMING, staleness=7)
     trainer, rollout = megatron(16, pp=2, offload=Offload.NONE), engine(16)
     found = {
         f"{algorithm}-streaming": apart(load(name, algorithm), trainer, rollout, execution=STREAMING)

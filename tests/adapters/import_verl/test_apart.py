@@ -145,7 +145,9 @@ def test_an_export_prices_like_its_plan(name: str, tmp_path: Path) -> None:
         plan = with_strategy(plan, WorkerName.ROLLOUT_ENGINE, replace(rollout(plan), idle=EngineIdle.RESIDENT))
     trip = round_trip("verl", plan, tmp_path)
     assert not trip.imported.unresolved and not trip.imported.has_errors, messages(trip.imported)
-    assert trip.imported.execution == plan.execution and trip.imported.recomputes_old_logprob is True
+    # The order of stages is the framework's, and no configuration says it.
+    assert replace(trip.imported.execution, policy=plan.execution.policy) == plan.execution
+    assert trip.imported.recomputes_old_logprob is True
     after = {item.worker: item.strategy for item in trip.imported.workers}
     dense = not plan.workload.actor.is_moe
     different = {
