@@ -125,6 +125,17 @@ def format_seconds_like(value: float, reference_s: float) -> str:
     return f"{value / _SECONDS_OF[unit]:.{_DIGITS_OF[unit]}f} {unit}"
 
 
+def format_percent(ratio: float) -> str:
+    """`'37%'`; small shares keep the digits that say something, and only an exact zero reads 0."""
+    if ratio == 0:
+        return "0%"
+    if ratio < 0.0001:
+        return "<0.01%"
+    if ratio < 0.01:
+        return f"{ratio:.2%}"
+    return f"{ratio:.0%}" if ratio >= 0.1 else f"{ratio:.1%}"
+
+
 def format_bandwidth(value: float) -> str:
     """`'450 GB/s'`, decimal as in data sheets."""
     return f"{value / GB:.4g} GB/s"

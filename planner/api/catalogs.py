@@ -90,7 +90,7 @@ class FrameworksResult(Shown):
         return ", ".join(rules.name for rules in self.frameworks)
 
     def _report(self, width: int) -> RenderableType:
-        from planner.report.catalog import framework_table
+        from planner.report.frameworks import framework_table
 
         return framework_table()
 
@@ -105,7 +105,7 @@ class FrameworkResult(Shown):
         return f"{self.rules.title} {self.rules.version}"
 
     def _report(self, width: int) -> RenderableType:
-        from planner.report.catalog import framework_details
+        from planner.report.frameworks import framework_details
 
         return framework_details(self.rules.name)
 

@@ -29,7 +29,7 @@ class Shown(ABC):
         return f"<{type(self).__name__}: {self._summary()}>"
 
     def __str__(self) -> str:
-        from planner.report.terminal import plain
+        from planner.report.console import plain
 
         return plain(self._report(WIDTH), width=WIDTH)
 

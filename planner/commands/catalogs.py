@@ -22,6 +22,6 @@ def hardware(name: opt.Name = None) -> None:
 
 def frameworks(name: opt.Name = None) -> None:
     """List training frameworks, or show the rules of one with their evidence."""
-    from planner.report.catalog import framework_details, framework_table
+    from planner.report.frameworks import framework_details, framework_table
 
     print_table(framework_table() if name is None else framework_details(name))

@@ -84,7 +84,7 @@ def print_plan(made: Plan, *, as_json: bool, has_pictures: bool = False) -> None
 
 
 def print_table(renderable: RenderableType) -> None:
-    from planner.report.terminal import print_renderable
+    from planner.report.console import print_renderable
 
     print_renderable(renderable, sys.stdout, width=width())
 

@@ -1,4 +1,7 @@
-"""The catalogs as tables: `rlplan models`, `rlplan hardware`, `rlplan frameworks`."""
+"""The catalogs of models and hardware as tables: `rlplan models`, `rlplan hardware`.
+
+Loads neither numpy nor the stage graph: frameworks, which need both, are in `planner.report.frameworks`.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.domain.execution import ExecutionMode, Fusion
-from planner.domain.framework import FrameworkRules
 from planner.domain.hardware import Gpu, NodeType, Provenance
 from planner.domain.model import LayerClass, Model
-from planner.domain.stages import WorkerName
-from planner.domain.technique import Support, TechniqueName
 from planner.errors import InvalidInputError, nearest
 from planner.files import catalog
-from planner.files.framework import load_framework, load_frameworks
-from planner.report.words import percent
-from planner.units import format_bandwidth, format_bytes
+from planner.units import format_bandwidth, format_bytes, format_percent
 
 
 def model_table() -> Table:
     """Every model of the catalog."""
-    table = _table()
+    table = plain_table()
     table.add_column("model", style="bold", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("active", justify="right", no_wrap=True)
@@ -50,7 +47,7 @@ def model_details(name: str) -> Group:
         rows.append(("published", _published(entry)))
         rows.append(("source", f"{entry.source} ({entry.date}, {entry.confidence} confidence)"))
     title = Text.assemble((model.id, "bold"), f"  {model.hf_repo}" if model.hf_repo else "")
-    return Group(title, _pairs(rows), Text(), _layers(model))
+    return Group(title, pair_table(rows), Text(), _layers(model))
 
 
 def _cache(model: Model) -> str:
@@ -68,7 +65,7 @@ def _published(entry: catalog.ModelEntry) -> str:
 
 
 def _layers(model: Model) -> Table:
-    table = _table()
+    table = plain_table()
     table.add_column("layers", style="bold", no_wrap=True)
     table.add_column("number", justify="right", no_wrap=True)
     table.add_column("parameters each", justify="right", no_wrap=True)
@@ -97,14 +94,14 @@ def _mlp(layer: LayerClass) -> str:
 
 def hardware_table() -> Group:
     """Every GPU and node type of the catalog."""
-    gpus = _table()
+    gpus = plain_table()
     gpus.add_column("GPU", style="bold", no_wrap=True)
     gpus.add_column("memory", justify="right", no_wrap=True)
     gpus.add_column("architecture", no_wrap=True)
     gpus.add_column("also known as", ratio=1)
     for gpu in catalog.list_gpus():
         gpus.add_row(gpu.id, format_bytes(gpu.memory_bytes), gpu.architecture, ", ".join(gpu.aliases))
-    nodes = _table()
+    nodes = plain_table()
     nodes.add_column("node type", style="bold", no_wrap=True)
     nodes.add_column("GPUs", no_wrap=True)
     nodes.add_column("USD/GPU-hour", justify="right", no_wrap=True)
@@ -123,8 +120,8 @@ def hardware_details(name: str) -> Group:
         # Not a GPU; what is no node type either is reported with the names of both.
         node = _node_type(name)
     return Group(
-        Text(node.gpu.name, style="bold"), _pairs(_gpu_rows(node.gpu)), Text(),
-        Text.assemble((node.name, "bold"), f"  {node.id}"), _pairs(_node_rows(node)),
+        Text(node.gpu.name, style="bold"), pair_table(_gpu_rows(node.gpu)), Text(),
+        Text.assemble((node.name, "bold"), f"  {node.id}"), pair_table(_node_rows(node)),
     )  # fmt: skip
 
 
@@ -143,7 +140,7 @@ def _node_type(name: str) -> NodeType:
 
 def _gpu_rows(gpu: Gpu) -> list[tuple[str, str]]:
     rates = [f"{precision.value} {rate / 1e12:,.1f} TFLOP/s" for precision, rate in gpu.peak_flop_per_s]
-    reached = [f"{p.value} {percent(k.gemm_flop_ratio)}" for p, k in gpu.kernels]
+    reached = [f"{p.value} {format_percent(k.gemm_flop_ratio)}" for p, k in gpu.kernels]
     return [
         ("memory", f"{format_bytes(gpu.memory_bytes)}, {gpu.hbm_bytes_per_s / 1e12:.2f} TB/s"),
         ("peak (dense)", ", ".join(rates)),
@@ -162,7 +159,10 @@ def _node_rows(node: NodeType) -> list[tuple[str, str]]:
         price = f"{listed.usd_per_gpu_hour:.2f} USD per GPU-hour ({origin})"
     return [
         ("GPUs", f"{node.gpus_per_node}, {node.scale_up_domain_gpus} in one scale-up domain"),
-        ("NIC per GPU", f"{node.nic_bytes_per_s * 8 / 1e9:,.4g} Gbit/s, {percent(node.network.nic_ratio)} sustained"),
+        (
+            "NIC per GPU",
+            f"{node.nic_bytes_per_s * 8 / 1e9:,.4g} Gbit/s, {format_percent(node.network.nic_ratio)} sustained",
+        ),
         ("host RAM", format_bytes(node.host_ram_bytes)),
         ("price", price),
         ("source", _source(node.provenance)),
@@ -173,70 +173,13 @@ def _source(provenance: Provenance) -> str:
     return f"{provenance.source} ({provenance.date}, {provenance.confidence} confidence)"
 
 
-def framework_table() -> Group:
-    """Every framework with rules, and what each can do by technique."""
-    frameworks = load_frameworks()
-    versions = _table()
-    versions.add_column("framework", style="bold", no_wrap=True)
-    versions.add_column("version", no_wrap=True)
-    versions.add_column("training back ends", ratio=1)
-    versions.add_column("iterations", ratio=1)
-    for rules in frameworks:
-        backends = ", ".join(backend.name for backend in rules.backends)
-        versions.add_row(rules.name, rules.version, backends, _iterations(rules))
-    return Group(versions, Text(), _technique_matrix(frameworks))
-
-
-def _iterations(rules: FrameworkRules) -> str:
-    return ", ".join(mode.value for mode in ExecutionMode if mode in rules.execution_modes)
-
-
-def _technique_matrix(frameworks: tuple[FrameworkRules, ...]) -> Table:
-    table = _table()
-    table.add_column("technique", style="bold", no_wrap=True)
-    for rules in frameworks:
-        table.add_column(rules.name, no_wrap=True)
-    cells = {(rules.name, item.name): item.support for rules in frameworks for item in rules.techniques}
-    for name in TechniqueName:
-        row = [cells.get((rules.name, name)) for rules in frameworks]
-        table.add_row(name.value, *(_support(support) for support in row))
-    return table
-
-
-def _support(support: Support | None) -> Text:
-    if support is None:
-        return Text("unknown", style="dim")
-    styles = {Support.YES: "green", Support.PARTIAL: "yellow", Support.NO: "red"}
-    return Text(support.value, style=styles[support])
-
-
-def framework_details(name: str) -> Group:
-    """One framework: what plans may use, its techniques and rules with the evidence for each."""
-    rules = load_framework(name)
-    limits = [
-        ("iterations", _iterations(rules) + (f", lag up to {rules.max_staleness}" if rules.max_staleness else "")),
-        ("order of stages", rules.policy.value),
-        ("fusions", ", ".join(fusion.value for fusion in Fusion if fusion in rules.fusions) or "none"),
-        ("algorithms", ", ".join(sorted(rules.algorithms))),
-        ("workers on GPUs", ", ".join(worker.value for worker in WorkerName if worker in rules.workers)),
-    ]
-    table = _table()
-    table.add_column("technique", style="bold", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("how", ratio=3, overflow="fold")
-    table.add_column("evidence", ratio=2, overflow="fold")
-    for item in rules.techniques:
-        table.add_row(item.name.value, _support(item.support), Text(item.how), Text(item.evidence, style="dim"))
-    title = Text(f"{rules.title} {rules.version}", style="bold")
-    heading = Text("Rules of plans and their evidence", style="bold")
-    return Group(title, _pairs(limits), Text(), table, Text(), heading, _pairs(list(rules.evidence)))
-
-
-def _table() -> Table:
+def plain_table() -> Table:
+    """A table without lines, to which columns are added."""
     return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
 
 
-def _pairs(rows: list[tuple[str, str]]) -> RenderableType:
+def pair_table(rows: list[tuple[str, str]]) -> RenderableType:
+    """(name, value) rows."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="bold", no_wrap=True, max_width=40)
     table.add_column(ratio=1, overflow="fold")

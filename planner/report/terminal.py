@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from typing import TextIO
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from planner.domain.plan import HostRam, Placement, Plan, Status
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.verdict import Verdict
-from planner.errors import printable
+from planner.report.console import MAX_WIDTH, MIN_WIDTH, fold_if_narrow, plain, print_renderable, tables
 from planner.report.facts import (
     band_words,
     cost_words,
@@ -42,36 +40,12 @@ from planner.report.words import (
 )
 from planner.units import format_bytes, format_seconds
 
-MAX_WIDTH = 100
-MIN_WIDTH = 60
 _BAR = 10
 _SHOWN_TERMS = 5
 _SHOWN_REASONS = 6
 _STATUS_STYLE = {Status.OPTIMAL: "bold green", Status.FEASIBLE: "bold yellow"}
-
-
-class _SafeConsole(Console):
-    """A console on which text is only text: no markup, and nothing that a terminal would act on."""
-
-    def __init__(self, stream: TextIO, width: int, *, has_colours: bool) -> None:
-        # The kind of terminal is found out by rich itself where there is one.
-        super().__init__(
-            file=stream, width=width, highlight=False, markup=False, emoji=False,
-            color_system="auto" if has_colours else None, force_terminal=None if has_colours else False,
-        )  # fmt: skip
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            if segment.control:
-                yield segment
-            else:
-                yield Segment(printable(_encodable(segment.text, self.encoding)), segment.style)
-
-
 _INDENT = 2
 """Columns before the text of a section."""
-_CUT = "…"
-"""What stands for text that a column has no room for."""
 
 
 def print_plan(plan: Plan, stream: TextIO, *, width: int = MAX_WIDTH, has_pictures: bool = False) -> None:
@@ -80,42 +54,9 @@ def print_plan(plan: Plan, stream: TextIO, *, width: int = MAX_WIDTH, has_pictur
     print_renderable(render(plan, width=width, has_pictures=has_pictures), stream, width=width)
 
 
-def print_renderable(renderable: RenderableType, stream: TextIO, *, width: int = MAX_WIDTH) -> None:
-    """Writes any renderable of `width` columns: to a terminal with colours, elsewhere as plain text."""
-    width = max(MIN_WIDTH, width)
-    for table in _tables([renderable]):
-        _fold_if_narrow(table, width)
-    if stream.isatty():
-        _SafeConsole(stream, width, has_colours=True).print(renderable)
-    else:
-        stream.write(_encodable(plain(renderable, width=width), stream.encoding))
-
-
-_ASCII = str.maketrans({"·": "-", "×": "x", _CUT: "~", "–": "-"})
-"""The report's own letters beyond ASCII, one for one so that columns stay."""
-
-
-def _encodable(text: str, encoding: str | None) -> str:
-    """`text` in letters that a stream of the encoding can write, where the report has others to offer."""
-    try:
-        text.encode(encoding or "utf-8")
-    except UnicodeEncodeError:
-        return text.translate(_ASCII)
-    except LookupError:
-        pass
-    return text
-
-
 def plan_report(plan: Plan, *, width: int = MAX_WIDTH) -> str:
     """The report as plain text without trailing spaces."""
     return plain(render(plan, width=width), width=width)
-
-
-def plain(renderable: RenderableType, *, width: int = MAX_WIDTH) -> str:
-    """Any renderable as plain text without trailing spaces."""
-    buffer = io.StringIO()
-    _SafeConsole(buffer, width, has_colours=False).print(renderable)
-    return "".join(line.rstrip() + "\n" for line in buffer.getvalue().splitlines())
 
 
 def render(plan: Plan, *, width: int = MAX_WIDTH, has_pictures: bool = False) -> Group:
@@ -134,29 +75,9 @@ def render(plan: Plan, *, width: int = MAX_WIDTH, has_pictures: bool = False) ->
     sections += _section("Frameworks", _frameworks(plan))
     sections += _section("Alternatives", _alternatives(plan))
     sections += _section("Assumptions (not given, so assumed)", _assumptions(plan))
-    for body in _tables(sections):
-        _fold_if_narrow(body, width - _INDENT)
+    for body in tables(sections):
+        fold_if_narrow(body, width - _INDENT)
     return Group(*sections)
-
-
-def _tables(parts: Iterable[RenderableType]) -> Iterable[Table]:
-    """All tables in sections, at any depth."""
-    for part in parts:
-        if isinstance(part, Table):
-            yield part
-        elif isinstance(part, Padding):
-            yield from _tables([part.renderable])
-        elif isinstance(part, Group):
-            yield from _tables(part.renderables)
-
-
-def _fold_if_narrow(table: Table, width: int) -> None:
-    """Lets all columns of a table break where it would lose text in `width` columns; a timeline is drawn to fit."""
-    is_drawn = any(column.overflow == "crop" for column in table.columns)
-    if is_drawn or _CUT not in plain(table, width=width):
-        return
-    for column in table.columns:
-        column.no_wrap, column.overflow = False, "fold"
 
 
 def _section(title: str, body: RenderableType | None) -> list[RenderableType]:

@@ -13,12 +13,13 @@ from planner.domain.stages import StageName
 from planner.domain.strategy import EngineIdle, Offload, Recompute, Sharding, Strategy, TrainerStrategy
 from planner.errors import printable
 from planner.files.workload import KEY_INPUTS
-from planner.units import format_bytes, format_seconds
+from planner.units import format_bytes, format_percent, format_seconds
 
 MISFIT = "does not fit"
 """What the pipeline calls a capacity that a fixed configuration exceeds."""
 NO_SOLVER = "none"
 """How the solver's name starts when nothing was searched."""
+percent = format_percent
 
 T = TypeVar("T")
 
@@ -120,17 +121,6 @@ def quantity(value: float, unit: str) -> str:
     if unit == "GPUs" and value == round(value):
         return counted(round(value), "GPU")
     return f"{value:,.2f} {unit}" if value != round(value) else f"{value:,.0f} {unit}"
-
-
-def percent(ratio: float) -> str:
-    """`'37%'`; small shares keep the digits that say something, and only an exact zero reads 0."""
-    if ratio == 0:
-        return "0%"
-    if ratio < 0.0001:
-        return "<0.01%"
-    if ratio < 0.01:
-        return f"{ratio:.2%}"
-    return f"{ratio:.0%}" if ratio >= 0.1 else f"{ratio:.1%}"
 
 
 def arrangement(plan: Plan) -> str:

@@ -435,6 +435,16 @@ def test_planning_by_flags_needs_no_pydantic() -> None:
     assert process(code=code).stderr == ""
 
 
+def test_lists_of_the_catalogs_need_neither_numpy_nor_networkx() -> None:
+    code = (
+        "import sys; from planner import cli\n"
+        "assert cli.run(['models']) == cli.run(['hardware', 'h100']) == 0\n"
+        "heavy = {'numpy', 'networkx', 'ortools', 'pulp'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    assert process(code=code).stderr == ""
+
+
 def test_internal_error_is_one_line_and_exit_1() -> None:
     code = (
         "import sys, types\n"

@@ -6,7 +6,7 @@ from rich.console import Console, RenderableType
 
 from planner.domain.technique import TechniqueName
 from planner.files.framework import framework_names
-from planner.report.catalog import framework_details, framework_table
+from planner.report.frameworks import framework_details, framework_table
 
 
 def text(renderable: RenderableType, width: int = 160) -> str:
