@@ -56,7 +56,9 @@ def parse_override(text: str, place: str) -> Override | None:
     if match[3] is None and match[1] != "~":
         return None
     written = match[3] or ""
-    return Override(operation=Operation(match[1] or ""), key=match[2], value=parse_value(written), text=written, place=place)
+    return Override(
+        operation=Operation(match[1] or ""), key=match[2], value=parse_value(written), text=written, place=place
+    )
 
 
 def parse_value(text: str) -> Value:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
-from planner.domain.execution import Execution, ExecutionMode
+from planner.domain.execution import Execution, ExecutionMode, SchedulingPolicy
 from planner.domain.framework import (
     ONE_BACKEND_WORKERS,
     TRAINING_WORKERS,
@@ -72,6 +73,7 @@ def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
     found = (
         *(f"it {lack}" for lack in _lacks(rules, plan.workload)),
         *_execution_problems(rules, plan.execution, plan.workload),
+        *_order_problems(rules, plan),
         *_stage_problems(rules, plan, workers),
         *_strategy_problems(rules, plan.workload, workers),
         *_mesh_problems(rules, plan.workload, workers),
@@ -120,6 +122,36 @@ def _execution_problems(rules: FrameworkRules, execution: Execution, workload: W
         problems.append(f"it has {lack} with {execution.mode.value}")
     problems += [f"it has no {fusion.value} fusion" for fusion in execution.fusions if fusion not in rules.fusions]
     return problems
+
+
+_TOUCHING_RATIO = 1e-5
+"""Overlaps below this share of an iteration are rounding."""
+
+
+def _order_problems(rules: FrameworkRules, plan: Plan) -> list[str]:
+    """Stages that a plan runs side by side although the controller waits for each before it starts the next."""
+    if rules.policy is not SchedulingPolicy.SEQUENTIAL or plan.execution.policy is SchedulingPolicy.SEQUENTIAL:
+        return []
+    # What asynchronous and fused rollouts run beside is said by the checks of these.
+    overlaps = plan.execution.is_asynchronous or bool(plan.execution.fusions)
+    ahead = {StageName.ROLLOUT, StageName.SECOND_ROLLOUT} if overlaps else set[StageName]()
+    items = [item for item in plan.schedule if item.stage not in ahead]
+    shifts = [0.0]
+    if plan.period_s:
+        reach = ceil(plan.makespan_s / plan.period_s)
+        shifts = [number * plan.period_s for number in range(-reach, reach + 1)]
+    least_s = _TOUCHING_RATIO * plan.time_s
+    for index, first in enumerate(items):
+        for second in items[index + 1 :]:
+            together = max(
+                min(first.end_s, second.end_s + shift) - max(first.start_s, second.start_s + shift) for shift in shifts
+            )
+            if together > least_s:
+                return [
+                    f"it runs one stage after the other, the plan {first.stage.value} beside {second.stage.value} "
+                    "(--policy sequential plans for that)"
+                ]
+    return []
 
 
 def _stage_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:

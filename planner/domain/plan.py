@@ -240,7 +240,7 @@ class Plan:
     """Asynchronous plans: seconds from one weight sync to the next in the steady state; None for synchronous ones."""
     staleness_gains: tuple[StalenessGain, ...] = ()
     unrestricted_value: float | None = None
-    """Objective of the best plan that is not restricted to the framework; None without one, or where it is not known."""
+    """Objective of the best plan that is not restricted to the framework; None without one, or where it is unknown."""
     links: tuple[StageLinks, ...] = ()
     """What each stage uses of every link class; empty where nobody asked."""
     run: RunReport | None = None

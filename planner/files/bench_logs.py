@@ -1,7 +1,7 @@
 """Text output of micro-benchmarks: nccl-tests, and `vllm bench serve`, `throughput` and `latency`.
 
-What stands around it (MPI prefixes, NCCL's own messages, colours) is passed over; rows that look like results and cannot
-be read are named.
+What stands around it (MPI prefixes, NCCL's own messages, colours) is passed over; rows that look like results and
+cannot be read are named.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _links(lines: list[str], file: str, digest: str) -> tuple[LinkBench, ...]:
                 gpu=item.gpu,
                 rows=tuple(item.rows),
                 bad=tuple(item.bad),
-            )  # fmt: skip
+            )
         )
     return tuple(result)
 

@@ -16,7 +16,7 @@ from planner.domain.request import PlanRequest
 from planner.domain.workload import Workload
 from planner.errors import InvalidInputError, nearest
 from planner.files import catalog
-from planner.files.prices import GivenPrice, Quote, find_price, price_words, read_given_prices, read_price_file
+from planner.files.prices import GivenPrice, Quote, find_price, read_given_prices, read_price_file
 from planner.files.spec import WorkloadSpec
 from planner.files.workload import build_request
 from planner.sweep.points import Group, Task, digest_of, groups_of
@@ -384,8 +384,3 @@ def _workload_words(base: PlanRequest, *, has_means: bool) -> tuple[str, ...]:
 
 def _is_mean(item: Assumption) -> bool:
     return item.what == "mean response"
-
-
-def price_lines(head: SweepHead) -> tuple[str, ...]:
-    """One line per kind: the price that its USD figures rest on."""
-    return tuple(f"{item.kind}: {price_words(item.price)}" for item in head.prices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.domain.execution import Execution, ExecutionMode
+from planner.domain.execution import Execution, ExecutionMode, SchedulingPolicy
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Offload, Recompute, RolloutStrategy, Sharding, TrainerStrategy
@@ -67,7 +67,7 @@ def _special() -> dict[str, Plan]:
     plans["no-reference"] = apart(load(name, kl=0.0), trainer, rollout)
     plans["no-old-logprob"] = apart(load(name, old_logprob=False), trainer, rollout)
     plans["no-old-logprob-streaming"] = apart(load(name, old_logprob=False), trainer, rollout, execution=STREAMING)
-    deep = Execution(mode=ExecutionMode.STREAMING, staleness=8)
+    deep = Execution(mode=ExecutionMode.STREAMING, staleness=8, policy=SchedulingPolicy.SEQUENTIAL)
     plans["lag-8"] = apart(load(name), trainer, rollout, execution=deep)
     plans["lora-fsdp"] = apart(load(name, lora_rank=32, kl=0.0), fsdp(16), rollout)
     plans["lora-megatron"] = apart(load(name, lora_rank=32, kl=0.0), megatron(16, sharding=Sharding.DDP), rollout)

@@ -91,6 +91,9 @@ def round_trip(framework: str, plan: Plan, directory: Path) -> RoundTrip:
     imported = imported_again(framework, first, directory)
     pool = first.cluster.pools[0].name
     workers = tuple(replace(item, pool=pool) for item in imported.workers)
+    # A configuration does not say in which order its framework runs the stages.
+    execution = replace(imported.execution, policy=first.execution.policy)
+    imported = replace(imported, execution=execution)
     return RoundTrip(plan=first, imported=imported, again=estimate(request_of(first), workers, imported.execution))
 
 

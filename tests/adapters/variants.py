@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from planner.domain.execution import Execution, ExecutionMode
+from planner.domain.execution import Execution, ExecutionMode, SchedulingPolicy
 from planner.domain.plan import DeviceGroup, Plan
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import EngineIdle, Offload, RolloutStrategy, Strategy, TrainerStrategy
@@ -62,7 +62,7 @@ def split_plan(
         for item in plan.placements
     )
     period_s = None if mode is SYNC else 0.6 * plan.makespan_s
-    execution = Execution(mode=mode, staleness=staleness)
+    execution = Execution(mode=mode, staleness=staleness, policy=SchedulingPolicy.SEQUENTIAL)
     return replace(plan, device_groups=tuple(groups), placements=placements, execution=execution, period_s=period_s)
 
 

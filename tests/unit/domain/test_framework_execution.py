@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.domain.execution import Execution, ExecutionMode, Fusion
+from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.framework import mesh_keys, placement_problem
 from planner.domain.framework_verdict import plan_problems
 from planner.domain.framework_workload import batches_problem, for_workload
@@ -24,6 +24,8 @@ OPENRLHF = load_framework("openrlhf")
 W = WorkerName
 PLAN = split_plan(workload(), megatron(16, etp=4), engine(16))
 
+SEQUENTIAL = SchedulingPolicy.SEQUENTIAL
+
 
 def problems(execution: Execution, name: str = "nemo-rl", **changes: object) -> tuple[str, ...]:
     rules = replace(load_framework(name), **changes)  # type: ignore[arg-type]
@@ -32,20 +34,21 @@ def problems(execution: Execution, name: str = "nemo-rl", **changes: object) -> 
 
 def test_synchronous_frameworks_refuse_asynchronous_plans() -> None:
     found = problems(
-        Execution(mode=ExecutionMode.BATCHES, staleness=1), execution_modes=frozenset({ExecutionMode.SYNCHRONOUS})
+        Execution(mode=ExecutionMode.BATCHES, staleness=1, policy=SEQUENTIAL),
+        execution_modes=frozenset({ExecutionMode.SYNCHRONOUS}),
     )
     assert "it does not run asynchronous batches, only synchronous" in found
-    assert not [text for text in problems(Execution()) if "does not run" in text]
+    assert not [text for text in problems(Execution(policy=SEQUENTIAL)) if "does not run" in text]
 
 
 def test_staleness_has_a_limit() -> None:
-    assert problems(Execution(mode=ExecutionMode.STREAMING, staleness=2), max_staleness=2) == ()
-    (found,) = problems(Execution(mode=ExecutionMode.STREAMING, staleness=3), max_staleness=2)
+    assert problems(Execution(mode=ExecutionMode.STREAMING, staleness=2, policy=SEQUENTIAL), max_staleness=2) == ()
+    (found,) = problems(Execution(mode=ExecutionMode.STREAMING, staleness=3, policy=SEQUENTIAL), max_staleness=2)
     assert found == "its weights lag at most 2 versions behind, the plan allows 3"
 
 
 def test_batches_may_have_a_limit_of_their_own() -> None:
-    late = Execution(mode=ExecutionMode.BATCHES, staleness=2)
+    late = Execution(mode=ExecutionMode.BATCHES, staleness=2, policy=SEQUENTIAL)
     (found,) = problems(late, max_batches_staleness=1)
     assert found == "its weights lag at most 1 version behind with asynchronous batches, the plan allows 2"
     assert problems(replace(late, mode=ExecutionMode.STREAMING), max_batches_staleness=1) == ()
@@ -65,8 +68,8 @@ def test_batches_that_cannot_run_a_workload() -> None:
 
 @pytest.mark.parametrize("fusion", Fusion)
 def test_fusions_are_named_one_by_one(fusion: Fusion) -> None:
-    assert f"it has no {fusion.value} fusion" in problems(Execution(fusions=(fusion,)))
-    assert problems(Execution(fusions=(fusion,)), fusions=frozenset({fusion})) == ()
+    assert f"it has no {fusion.value} fusion" in problems(Execution(fusions=(fusion,), policy=SEQUENTIAL))
+    assert problems(Execution(fusions=(fusion,), policy=SEQUENTIAL), fusions=frozenset({fusion})) == ()
 
 
 def test_a_switch_for_all_workers_shares_all_or_none() -> None:
