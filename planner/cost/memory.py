@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.cost.activations import STANDARD, Recipe, Saved, standard_saved
 from planner.cost.layout import Layout
-from planner.cost.offload import OffloadFlags
+from planner.cost.offload import CPU_MASTER_BYTES, OffloadFlags
 from planner.domain.overheads import Overheads
 from planner.domain.strategy import RECOMPUTES, SHARDINGS, BoolArray, FloatArray, Recompute, Sharding, TrainerTable
 
@@ -142,7 +142,7 @@ def training_states(
         weights=weights,
         gradients=_bytes(at, per_param.gradient_whole, per_param.gradient_divided),
         optimizer=optimizer * (1.0 - flags.cpu_optimizer),
-        optimizer_host=12.0 * shard_params * flags.cpu_optimizer,
+        optimizer_host=CPU_MASTER_BYTES * shard_params * flags.cpu_optimizer,
         shard_params=shard_params,
     )
 

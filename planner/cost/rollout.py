@@ -17,15 +17,13 @@ from planner.cost.formats import uniform
 from planner.cost.prefill import prefill_s
 from planner.cost.trajectory import NODE_FRACTIONS, TrajectoryTable
 from planner.cost.worker import EngineJob, Moment, Site
+from planner.domain.execution import GATHER_SHARE, GATHERED_LEFT_RATIO
 from planner.domain.hardware import Precision
 from planner.domain.strategy import FloatArray
 
 STEADY_BATCHES = 64.0
 """Batches that wait behind each other in the steady state; more change nothing."""
-GATHER_SHARE = 4.0
-"""The gathered tail runs on one in so many engines."""
 _LEFT = {Moment.HALF_LEFT: 0.5, Moment.FIFTH_LEFT: 0.2, Moment.TENTH_LEFT: 0.1}
-_GATHER_LEFT = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +100,9 @@ def _gathered(
     """Seconds to move the last fifth of the responses to a quarter of the engines, which prefill what they did not
     hold, and seconds to finish them there."""
     node, overheads, formats = site.node, site.overheads, uniform(precision)
-    place = NODE_FRACTIONS.index(_GATHER_LEFT)
-    below = np.array([*(fraction < _GATHER_LEFT - 1e-9 for fraction in NODE_FRACTIONS), True])
-    moved = slots * _GATHER_LEFT * (GATHER_SHARE - 1.0)
+    place = NODE_FRACTIONS.index(GATHERED_LEFT_RATIO)
+    below = np.array([*(fraction < GATHERED_LEFT_RATIO - 1e-9 for fraction in NODE_FRACTIONS), True])
+    moved = slots * GATHERED_LEFT_RATIO * (GATHER_SHARE - 1.0)
     # A rollout without tail never stays at this fraction.
     context = np.maximum(context_tokens[place], 1.0)
     gather = prefill_s(job.model, formats, node, overheads, layout, moved, context)

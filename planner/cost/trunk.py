@@ -45,11 +45,3 @@ def within_trunk(sync_terms: Terms, copy_bytes: float, trunk_bytes_per_s: float 
     if trunk_bytes_per_s is None:
         return sync_terms
     return {**sync_terms, "sync_send": np.maximum(sync_terms["sync_send"], trunk_s(copy_bytes, trunk_bytes_per_s))}
-
-
-def least_period_s(workload: Workload, trunk_bytes_per_s: float | None) -> float:
-    """Least seconds between two weight versions when trainer and engine are in different pools.
-
-    Both directions at once; each must carry its bytes of one iteration within it.
-    """
-    return trunk_s(max(weight_copy_bytes(workload), trajectory_bytes(workload)), trunk_bytes_per_s)

@@ -42,6 +42,10 @@ class SchedulingPolicy(StrEnum):
     an iteration."""
 
 
+GATHER_SHARE = 4
+"""Inter-stage fusion on the engines' own GPUs: the tail of the rollout is gathered on one in so many engines."""
+GATHERED_LEFT_RATIO = 0.2
+"""Share of the responses that still run when the tail is gathered."""
 NUM_SHARES = 16
 """A split rollout divides the responses in so many equal parts."""
 

@@ -25,8 +25,6 @@ from planner.solving import Outcome, SearchPart, make_inputs, search, search_lim
 
 OLD_LOGPROBS = "old log-probs"
 """The assumption with which a plan says that its execution or framework made this stage necessary."""
-SAME_TIME_RATIO = 1e-6
-"""A plan that a version of the cost model prices further off than that was made by another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,6 @@ class _Reader:
         self._header: list[str] | None = None
         self._open: LogRecord | None = None
         """The record of a NeMo-RL table, or of a stage table, that further lines go on with."""
-        self._in_table = False
         self._step: int | None = None
         self._length: float | None = None
         self._saw_json = False

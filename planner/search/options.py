@@ -30,7 +30,6 @@ _GUARD = np.uint64(0x8080808080808080)
 class OptionCounts:
     """What became of the candidates of one table."""
 
-    num_candidates: int
     num_illegal: int
     num_gpu_memory: int
     """Do not fit even alone."""
@@ -98,7 +97,6 @@ def build_options(
         moment_s=moment_s[:, keep],
     )
     counts = OptionCounts(
-        num_candidates=num,
         num_illegal=int(np.count_nonzero(~legal)),
         num_gpu_memory=int(np.count_nonzero(legal & ~fits_gpu)),
         num_host_ram=int(np.count_nonzero(legal & fits_gpu & ~fits_host)),

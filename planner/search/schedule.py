@@ -11,21 +11,19 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from planner.cost.worker import Moment
-from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.execution import GATHERED_LEFT_RATIO, Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.plan import ScheduledStage
 from planner.domain.stages import ROLLOUTS, StageGraph, StageKind, StageName
 from planner.domain.strategy import FloatArray
 from planner.search.timing import (
     ASSESSING,
     GATHERED_FREE_RATIO,
-    GATHERED_LEFT_RATIO,
     LUMPS,
     UPDATES,
     Part,
     Timing,
 )
 
-_SHORTER = 1.0 - 1e-6
 _ROUNDING = 1e-9
 
 Groups = Mapping[StageName, tuple[str, ...]]

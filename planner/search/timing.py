@@ -20,7 +20,14 @@ from functools import lru_cache
 from itertools import pairwise
 
 from planner.cost.worker import Moment
-from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.execution import (
+    GATHER_SHARE,
+    GATHERED_LEFT_RATIO,
+    Execution,
+    ExecutionMode,
+    Fusion,
+    SchedulingPolicy,
+)
 from planner.domain.stages import ROLLOUT_ENGINES, ROLLOUTS, StageGraph, StageKind, StageName, Worker, WorkerName
 from planner.search.cycles import Cycle, Lead, Recurrence
 from planner.search.orders import Arc, Order, OrderBook, maximal_paths, orientations, sequence
@@ -41,10 +48,8 @@ LUMPS: tuple[tuple[Moment | None, Moment | None], ...] = (
 has to work on what had not been finished at the moment before."""
 LAST_SHARE = {Moment.LAST_HALF: 0.5, Moment.LAST_FIFTH: 0.2, Moment.LAST_TENTH: 0.1}
 """Share of an assessor's work in each of its moments."""
-GATHERED_FREE_RATIO = 0.75
+GATHERED_FREE_RATIO = 1.0 - 1.0 / GATHER_SHARE
 """Share of the GPUs that is free for an assessor once the tail has been gathered on the rest."""
-GATHERED_LEFT_RATIO = 0.2
-"""Share of the responses that still run when the tail is gathered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 import simpy
 
-from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.execution import GATHER_SHARE, GATHERED_LEFT_RATIO, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.stages import Stage, StageGraph, StageKind, StageName, WorkerName, build_graph
 from planner.domain.workload import RewardKind
 from planner.simulate.arbiter import Arbiter, overlapping
@@ -33,8 +33,6 @@ from planner.simulate.rollout import EnginePool, Gather, Steps, StreamingPool
 from planner.simulate.script import Script, requests, verdicts
 from planner.simulate.training import stage_s
 
-_GATHER_LEFT_RATIO, _GATHER_SHARE = 0.2, 4
-"""A gathered tail is the last fifth of the responses, on a quarter of the engines."""
 _UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE, StageName.WEIGHT_SYNC)
 _TRAINERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
 
@@ -262,7 +260,7 @@ class Replay:
             yield self.env.timeout(sum(fixed))
             gather = None
             if self._gatherer is not None:
-                gather = Gather(left_ratio=_GATHER_LEFT_RATIO, share=_GATHER_SHARE, happened=batch.gathered)
+                gather = Gather(left_ratio=GATHERED_LEFT_RATIO, share=GATHER_SHARE, happened=batch.gathered)
             yield from self.pools[stage.name].run_batch(batch.responses, self.version, gather)
         elif stage.kind is StageKind.GENERATION:
             yield from self.pools[stage.name].run_batch(verdicts(self.script, batch.responses), self.version)
@@ -309,7 +307,7 @@ class Replay:
         start = self.env.now
         tokens = [(r.finished_s > 0.0, r.num_tokens) for r in batch.responses]
         left_ratio = sum(number for has_ended, number in tokens if not has_ended) / sum(number for _, number in tokens)
-        free_ratio = 1.0 - 1.0 / _GATHER_SHARE
+        free_ratio = 1.0 - 1.0 / GATHER_SHARE
         yield self.env.timeout((1.0 - left_ratio) * self._trainer_s(batch, stage) / free_ratio)
         return start, left_ratio
 

@@ -60,11 +60,6 @@ class TrainRow:
     measured_s: float
     note: str
 
-    @property
-    def is_natural_pretrain(self) -> bool:
-        """Naturally routed pre-training: large batches, so that routing and not start-up decides."""
-        return self.model.is_moe and not self.is_balanced and self.row["task"] == "pretrain"
-
 
 _SOURCES: tuple[tuple[str, str], ...] = (
     ("mb-", "megatron-bridge"),

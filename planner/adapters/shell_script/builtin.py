@@ -309,12 +309,6 @@ def _getopts(shell: Shell, node: Node, words: list[str], heredoc: str | None) ->
     return None
 
 
-def _skipped(shell: Shell, node: Node, words: list[str], heredoc: str | None) -> _Status:
-    """Programs that never start a training; what they do is of no concern."""
-    _write(shell, mark(f"$({shown(' '.join(words))[:40]})"))
-    return None
-
-
 BUILTINS: dict[str, Builtin] = {
     ":": _nothing, "true": _nothing, "false": _false, "echo": _echo, "printf": _printf, "export": _export,
     "declare": _export, "local": _export, "readonly": _export, "typeset": _export, "set": _set, "shift": _shift,

@@ -11,9 +11,7 @@ from planner.cost.jobs import trainer_job
 from planner.cost.layout import layout, model_totals
 from planner.cost.trunk import (
     TRAJECTORY_BYTES_PER_TOKEN,
-    least_period_s,
     trajectory_bytes,
-    trunk_s,
     weight_copy_bytes,
     within_trunk,
 )
@@ -50,10 +48,3 @@ def test_the_trunk_is_a_floor_of_what_the_trainer_sends() -> None:
     assert list(limited["sync_send"]) == [4.0, 8.0]
     assert list(limited["sync_gather"]) == [1.0, 1.0]
     assert list(within_trunk(terms, 4e9, 1e12)["sync_send"]) == [0.5, 8.0]
-
-
-def test_directions_do_not_add_up() -> None:
-    work = workload()
-    assert least_period_s(work, None) == 0.0
-    slower = max(weight_copy_bytes(work), trajectory_bytes(work))
-    assert least_period_s(work, 1e9) == trunk_s(slower, 1e9) == slower / 1e9
