@@ -39,7 +39,7 @@ bench: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(BIN)/python -m docs.generation
 
-# Plans the grid behind docs/guidelines.md again (some 1,300 plans, ten minutes); then `make docs`.
+# Plans the grid behind docs/guidelines.md again (some 900 plans, minutes on two cores); then `make docs`.
 guidelines: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.guidelines --workers 2
 
