@@ -137,7 +137,7 @@ InterPoolTotal = Annotated[
     str | None, _text("inter_pool_total", "the same of all GPUs together, such as '800 Gbit/s' [no limit]")
 ]
 Cluster = Annotated[str | None, _text("cluster", "cluster file (YAML) in place of --gpus")]
-TimeLimit = Annotated[str | None, _text("time_limit", "of the search [60s]")]
+TimeLimit = Annotated[str | None, _text("time_limit", "of each search behind a plan [60s]")]
 Solver = Annotated[str | None, _text("solver", "auto, cpsat or ilp [auto]")]
 Seed = Annotated[int | None, _integer("seed", "of the search [0]")]
 Staleness = Annotated[int | None, _integer("staleness", "permit so many versions of lag: asynchronous plans [0]")]

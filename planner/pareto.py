@@ -36,7 +36,8 @@ class FrontPoint:
 def pareto_front(parts: Sequence[SearchPart], rules: FrameworkRules | None, limits: Limits) -> tuple[FrontPoint, ...]:
     """The front from the fastest to the cheapest plan, at most MAX_POINTS of them; empty where nothing fits.
 
-    Times of neighbours differ by at least a step, which is 1 % or so much that MAX_POINTS suffice.
+    Times of neighbours differ by at least a step, which is 1 % or so much that MAX_POINTS suffice. On several pools
+    without a framework the shares of a split rollout are not searched again for each point, so no point is proven.
     """
     base = replace(search_limits(limits), tie_tolerance_ratio=0.0, num_alternatives=0)
     _, fastest = solve_parts(parts, rules, replace(base, objective=Objective.TIME))
@@ -44,6 +45,7 @@ def pareto_front(parts: Sequence[SearchPart], rules: FrameworkRules | None, limi
         return ()
     least_s = fastest.solution.time_s
     cheap = replace(base, objective=Objective.COST)
+    is_complete = rules is not None or len(parts[0].problem.pools) == 1
     points: list[FrontPoint] = []
     deadline_s = base.max_iteration_s
     step: float | None = None
@@ -51,7 +53,7 @@ def pareto_front(parts: Sequence[SearchPart], rules: FrameworkRules | None, limi
         point = _cheapest(parts, rules, replace(cheap, max_iteration_s=deadline_s))
         if point is None:
             break
-        points.append(point)
+        points.append(point if is_complete else replace(point, is_proven=False))
         if step is None:
             step = max(MIN_STEP_RATIO, 1.0 - (least_s / point.time_s) ** (1.0 / (MAX_POINTS - 1)))
         if point.time_s <= least_s * (1.0 + MIN_STEP_RATIO) or len(points) >= MAX_POINTS:
