@@ -90,7 +90,7 @@ def test_without_a_near_row_of_the_gpu_generation_bands_are_wider_and_say_so() -
 def test_plans_on_unmeasured_gpus_have_wider_bands_of_time_but_not_of_memory() -> None:
     plan = grpo_plan()
     pool = plan.cluster.pools[0]
-    elsewhere = replace(plan, cluster=Cluster(pools=(replace(pool, node=generic_node("mi300x")),)))
+    elsewhere = replace(plan, cluster=Cluster(pools=(replace(pool, node=generic_node("l40s")),)))
     (time_known, memory_known), (time_unknown, memory_unknown) = plan_bands(plan), plan_bands(elsewhere)
     assert time_known is not None
     assert time_unknown is not None
