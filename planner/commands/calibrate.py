@@ -10,6 +10,7 @@ import typer
 
 from planner import cli_options as opt
 from planner.commands.common import check_output, input_files, print_table, progress
+from planner.commands.import_options import Reference, Root, Set
 from planner.commands.workload import with_spec
 from planner.errors import printable
 from planner.files.spec import WorkloadSpec
@@ -32,20 +33,6 @@ Configurations = Annotated[
     ),
 ]  # fmt: skip
 From = Annotated[str | None, opt._option("--from", metavar="NAME", help="framework of --config: verl, ... or auto")]
-Set = Annotated[
-    list[str] | None,
-    opt._option("--set", metavar="NAME=VALUE", help="a variable of the script, or a key; repeatable"),
-]
-Root = Annotated[
-    Path | None,
-    opt._option(
-        "--root", metavar="DIRECTORY", help="files below it may be read [that of FILE]", convert=opt._directory_path,
-        kind="a directory",
-    ),
-]  # fmt: skip
-Reference = Annotated[
-    str | None, opt._option("--model", metavar="MODEL", help="the model, if its path does not name one that is known")
-]
 Day = Annotated[str | None, opt._option("--date", metavar="DATE", help="when it ran, such as 2026-05-31")]
 Profile = Annotated[
     Path | None,

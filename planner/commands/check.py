@@ -10,6 +10,7 @@ import typer
 
 from planner import cli_options as opt
 from planner.commands.common import print_table, progress
+from planner.commands.import_options import Reference, Root, Set
 from planner.commands.workload import with_spec
 from planner.errors import DifferenceError
 from planner.files.spec import WorkloadSpec
@@ -25,20 +26,6 @@ OPTIONS = (
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="launch script (never executed) or YAML file")]
 From = Annotated[str | None, opt._option("--from", metavar="NAME", help="verl, ... or auto [auto]")]
-Set = Annotated[
-    list[str] | None,
-    opt._option("--set", metavar="NAME=VALUE", help="a variable of the script, or a key; repeatable"),
-]
-Root = Annotated[
-    Path | None,
-    opt._option(
-        "--root", metavar="DIRECTORY", help="files below it may be read [that of FILE]", convert=opt._directory_path,
-        kind="a directory",
-    ),
-]  # fmt: skip
-Reference = Annotated[
-    str | None, opt._option("--model", metavar="MODEL", help="the model, if its path does not name one that is known")
-]
 
 
 @with_spec(*OPTIONS)

@@ -18,6 +18,7 @@ import numpy as np
 from planner.assembly import assemble, one_row
 from planner.cost.asynchronous import AsynchronousTimes, exposed_generation_s, period_s
 from planner.cost.layout import model_totals
+from planner.domain.execution import IN_STEP, Execution, ExecutionMode
 from planner.domain.overheads import Overheads
 from planner.domain.plan import NamedValue
 from planner.domain.stages import StageName, WorkerName, build_graph
@@ -40,7 +41,7 @@ _TRAINER_STAGES = (
     StageName.ACTOR_UPDATE,
     StageName.CRITIC_UPDATE,
 )
-_ONCE_PER_ROLLOUT = frozenset(("prefill", "wake", "switch", "reload"))
+_ONCE_PER_ROLLOUT = frozenset(("prefill", "reprefill", "wake", "switch", "reload"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,20 +146,26 @@ def mean_engine_s(run: Run, overheads: Overheads, conditions: Conditions) -> flo
     return conditions.release_ratio(run.framework, run.release) * _sum(_rollout_terms(alone, overheads, conditions))
 
 
-def _engine_terms(run: Run, overheads: Overheads) -> dict[str, float]:
+def _engine_terms(run: Run, overheads: Overheads, execution: Execution = IN_STEP) -> dict[str, float]:
     item = next(item for item in run.placed if item.worker.name is WorkerName.ROLLOUT_ENGINE)
-    inputs = _inputs(run.workload, overheads)
+    inputs = replace(_inputs(run.workload, overheads), execution=execution)
     costs = price_table(item.worker, one_row(item.strategy), site_of(item.pool, inputs), inputs)
     return {name: float(seconds[0]) for name, seconds in costs.stages[0].time_terms.items()}
 
 
-def _rollout_terms(run: Run, overheads: Overheads, conditions: Conditions) -> tuple[NamedValue, ...]:
+def _rollout_terms(
+    run: Run, overheads: Overheads, conditions: Conditions, execution: Execution = IN_STEP
+) -> tuple[NamedValue, ...]:
     """Terms of the rollout of a run under its conditions."""
-    return _under_conditions(run, _engine_terms(run, overheads), overheads, conditions)
+    return _under_conditions(run, _engine_terms(run, overheads, execution), overheads, conditions, execution)
 
 
 def _under_conditions(
-    run: Run, terms: Mapping[str, float], overheads: Overheads, conditions: Conditions
+    run: Run,
+    terms: Mapping[str, float],
+    overheads: Overheads,
+    conditions: Conditions,
+    execution: Execution = IN_STEP,
 ) -> tuple[NamedValue, ...]:
     """`terms` of a rollout without CUDA graphs or with drafted tokens, where the run has them.
 
@@ -166,7 +173,7 @@ def _under_conditions(
     """
     found = dict(terms)
     if run.is_eager:
-        found["launch"] = found.get("launch", 0.0) + _eager_s(run, found, overheads, conditions)
+        found["launch"] = found.get("launch", 0.0) + _eager_s(run, found, overheads, conditions, execution)
     per_step = 1.0 / (1.0 + conditions.accepted_ratio * run.num_draft_tokens)
     return tuple(
         NamedValue(name=name, value=value * (1.0 if name in _ONCE_PER_ROLLOUT else per_step))
@@ -175,13 +182,15 @@ def _under_conditions(
     )
 
 
-def _eager_s(run: Run, terms: Mapping[str, float], overheads: Overheads, conditions: Conditions) -> float:
+def _eager_s(
+    run: Run, terms: Mapping[str, float], overheads: Overheads, conditions: Conditions, execution: Execution
+) -> float:
     """Seconds that decode steps wait for the host when it launches every kernel.
 
     A step takes at least kernels x seconds per kernel, so the wait is what a mean full step and a mean tail step
     fall short of that. The numbers of steps follow from the growth with one second more per step.
     """
-    longer = _engine_terms(run, replace(overheads, engine_step_s=overheads.engine_step_s + 1.0))
+    longer = _engine_terms(run, replace(overheads, engine_step_s=overheads.engine_step_s + 1.0), execution)
     floor = model_totals(run.workload.actor, True).num_kernels * conditions.eager_kernel_s
     full = sum(value for name, value in terms.items() if name not in (*_ONCE_PER_ROLLOUT, "tail", "imbalance"))
     ratio = overheads.step_losses.rollout_ratio
@@ -211,12 +220,10 @@ def _asynchronous(run: Run, times: StepTimes, overheads: Overheads, conditions: 
 
 
 def _streaming_s(run: Run, overheads: Overheads, conditions: Conditions) -> float:
-    """Seconds per batch of engines that always have the batches of all allowed versions in flight, without tail."""
-    in_flight = max(1, round(run.staleness))
-    workload = replace(run.workload, num_prompts=run.workload.num_prompts * in_flight)
-    terms = _rollout_terms(replace(run, workload=workload), overheads, conditions)
-    seconds = sum(term.value for term in terms if term.name not in ("tail", "imbalance"))
-    return conditions.release_ratio(run.framework, run.release) * seconds / in_flight
+    """Seconds per batch of engines that never drain, with as many batches in flight as there are steps of lag."""
+    execution = Execution(mode=ExecutionMode.STREAMING, staleness=max(1, round(run.staleness)))
+    seconds = _sum(_rollout_terms(run, overheads, conditions, execution))
+    return conditions.release_ratio(run.framework, run.release) * seconds
 
 
 # Rows ------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +33,7 @@ class Piece(NamedTuple):
     ends: bool = False
 
 
-class Expander:
+class Expander(ABC):
     """Expands words of one source in a state that `Shell` owns."""
 
     def __init__(self, state: State, given: dict[str, str], file: str) -> None:
@@ -44,9 +45,9 @@ class Expander:
         self.missing: dict[str, None] = {}
         """Variables that were taken as unset because nothing sets them."""
 
+    @abstractmethod
     def substituted(self, node: Node) -> str:
-        """Output of `$(...)`."""
-        raise NotImplementedError
+        """Output of `$(...)`, which needs the evaluator of whole commands."""
 
     def text_of(self, node: Node) -> str:
         return self.text(node.start_byte, node.end_byte)
