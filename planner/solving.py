@@ -126,7 +126,10 @@ def search(
         steps.append(_step(shop, staleness, ahead, exact, steps[-1]))
         other = tuple(e for e in executions if not _is_permitted(e, request.limits) and staleness == most)
         if other:
-            refused.append(replace(_step(shop, staleness, other, exact, steps[-1]), is_permitted=False))
+            step = _step(shop, staleness, other, exact, steps[-1])
+            if step.result.solution is not steps[-1].result.solution:
+                # Only what would gain something is worth a permission.
+                refused.append(replace(step, is_permitted=False))
     return _least_stale(parts, steps, refused, priced_s, rules, limits)
 
 

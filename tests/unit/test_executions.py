@@ -72,6 +72,14 @@ def test_streaming_that_is_not_permitted_is_shown_but_not_taken(batches: Plan) -
     assert batches.execution.mode is not ExecutionMode.STREAMING
 
 
+def test_what_buys_nothing_is_not_offered() -> None:
+    """A step that is refused is always faster than what is permitted."""
+    for nodes in (1, 2, 4):
+        gains = planned(nodes, max_staleness=1).staleness_gains
+        permitted = min(gain.time_s for gain in gains if gain.is_permitted and gain.time_s is not None)
+        assert all(gain.time_s is not None and gain.time_s < permitted for gain in gains if not gain.is_permitted)
+
+
 def test_varying_lengths_are_simulated_for_every_step(streaming: Plan) -> None:
     for gain in streaming.staleness_gains:
         assert gain.time_s is not None and gain.varying_time_s is not None
