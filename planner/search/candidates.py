@@ -210,33 +210,49 @@ def enumerate_rollout(
 
     `can_sleep` is False for engines whose weights no sync brings back (a judge).
     """
-    model, node = facts.model, facts.node
-    idles = tuple(i for i, idle in enumerate(ENGINE_IDLES) if can_sleep or idle is ENGINE_IDLES[0])
-    num_gpus, tp, pp, ep_is_tp, fraction, seqs, idle = _product(
-        space.SizeGrid.of(node, num_nodes).sizes,
+    idles = tuple(float(i) for i, idle in enumerate(ENGINE_IDLES) if can_sleep or idle is ENGINE_IDLES[0])
+    inner = _product(space.engine_fractions(memory_margin_ratio), space.MAX_NUM_SEQS, idles)
+    layouts = _engine_layouts(facts, num_nodes)
+    rejected: dict[str, int] = {}
+    for rule in ROLLOUT_RULES:
+        allowed = rule.allows(layouts, facts)
+        count = int(np.count_nonzero(~allowed)) * len(inner[0])
+        if count:
+            rejected[rule.reason] = rejected.get(rule.reason, 0) + count
+        layouts = layouts.take(allowed)
+    table = _cross_engines(layouts, inner)
+    if framework is not None:
+        keep = np.full(len(table), True)
+        for reason, rejects in framework(table):
+            keep = _apply(reason, ~rejects, keep, np.ones(len(table)), rejected)
+        table = table.take(np.flatnonzero(keep))
+    return RolloutCandidates(table=table, rejected=tuple(rejected.items()))
+
+
+def _engine_layouts(facts: RolloutFacts, num_nodes: int) -> RolloutTable:
+    """Unfiltered degrees on every number of GPUs; inner choices are placeholders until `_cross_engines`."""
+    model = facts.model
+    num_gpus, tp, pp, ep_is_tp = _product(
+        space.SizeGrid.of(facts.node, num_nodes).sizes,
         space.TP_DEGREES,
         space.pp_degrees(model, StageKind.GENERATION),
         (0, 1) if model.is_moe else (0,),
-        space.engine_fractions(memory_margin_ratio),
-        space.MAX_NUM_SEQS,
-        tuple(float(i) for i in idles),
     )
     exists = (tp * pp <= num_gpus) & ((ep_is_tp == 0) | (tp > 1))
-    columns = [column[exists] for column in (num_gpus, tp, pp, ep_is_tp, fraction, seqs, idle)]
-    num_gpus, tp, pp, ep_is_tp, fraction, seqs, idle = columns
-    table = RolloutTable(
+    num_gpus, tp, pp, ep_is_tp = (column[exists] for column in (num_gpus, tp, pp, ep_is_tp))
+    placeholder = sealed(np.zeros_like(num_gpus))
+    return RolloutTable(
         num_gpus=sealed(num_gpus), tp=sealed(tp), pp=sealed(pp), ep=sealed(np.where(ep_is_tp == 1, tp, 1.0)),
-        engine_fraction=sealed(fraction), max_num_seqs=sealed(seqs), idle=sealed(idle),
+        engine_fraction=placeholder, max_num_seqs=placeholder, idle=placeholder,
     )  # fmt: skip
-    rejected: dict[str, int] = {}
-    keep = np.full(len(table), True)
-    ones = np.ones(len(table))
-    for rule in ROLLOUT_RULES:
-        keep = _apply(rule.reason, rule.allows(table, facts), keep, ones, rejected)
-    if framework is not None:
-        for reason, rejects in framework(table):
-            keep = _apply(reason, ~rejects, keep, ones, rejected)
-    return RolloutCandidates(table=table.take(np.flatnonzero(keep)), rejected=tuple(rejected.items()))
+
+
+def _cross_engines(layouts: RolloutTable, inner: tuple[FloatArray, ...]) -> RolloutTable:
+    """Every layout with every engine fraction, number of sequences and state while others run."""
+    num, width = len(layouts), len(inner[0])
+    fraction, seqs, idle = (sealed(np.tile(choice, num)) for choice in inner)
+    outer = layouts.take(np.repeat(np.arange(num), width))
+    return replace(outer, engine_fraction=fraction, max_num_seqs=seqs, idle=idle)
 
 
 def chunks(table_length: int, size: int = 16384) -> Iterator[slice]:
