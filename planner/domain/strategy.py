@@ -152,6 +152,9 @@ class _Table:
 
     def take(self, rows: IntArray | BoolArray | slice) -> Self:
         """The rows that an index, a mask or a slice selects, as a table."""
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
+            # Once for all columns.
+            rows = np.flatnonzero(rows)
         # Indexing makes new columns, and a slice of a read-only column is read-only.
         return type(self)(**{f.name: sealed(getattr(self, f.name)[rows]) for f in fields(self)})  # type: ignore[arg-type]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from planner.domain.hardware import NodeType
 from planner.domain.model import Model
 from planner.domain.stages import StageKind
 from planner.domain.strategy import (
@@ -18,6 +17,7 @@ from planner.domain.strategy import (
     SHARDINGS,
     BoolArray,
     FloatArray,
+    IntArray,
     Recompute,
     RolloutTable,
     TrainerTable,
@@ -64,8 +64,10 @@ def enumerate_trainer(
     """
     # A budget is legal for every layout of its cp, so each cp has its own set of inner choices.
     inner = {cp: _inner_choices(facts, max_tokens, cp) for cp in space.CP_DEGREES}
+    sizes = np.array(space.SizeGrid.of(facts.node, num_nodes).sizes, dtype=np.float64)
     rejected: dict[str, int] = {rule.reason: 0 for rule in TRAINER_RULES}
-    legal = [_legal_layouts(layouts, facts, inner, rejected) for layouts in _layouts(facts, num_nodes)]
+    degrees = _legal_degrees(_degrees(facts), facts, sizes, inner, rejected)
+    legal = [_legal_layouts(_on_size(degrees, size, facts), facts, inner, rejected) for size in sizes.tolist()]
     rejected = {reason: count for reason, count in rejected.items() if count}
     table = _cross(_joined(legal), inner)
     if framework is not None:
@@ -85,78 +87,111 @@ def _apply(
     return keep & allowed
 
 
-def _legal_layouts(
-    layouts: TrainerTable, facts: TrainerFacts, inner: dict[int, tuple[FloatArray, ...]], rejected: dict[str, int]
-) -> TrainerTable:
-    """Layouts that pass all rules; the others are counted in `rejected` under the first rule that they break.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Degrees:
+    """Degrees x sharding before a number of GPUs is chosen."""
 
-    Each rule sees only what the rules before it left: most layouts break the first one.
-    """
-    weights = np.zeros(len(layouts))
-    for cp, choices in inner.items():
-        weights[layouts.cp == cp] = choices[0].shape[0]
-    for rule in TRAINER_RULES:
-        allowed = rule.allows(layouts, facts)
-        rejected[rule.reason] += int(weights[~allowed].sum())
-        layouts, weights = layouts.take(allowed), weights[allowed]
-    return layouts
+    table: TrainerTable
+    """`num_gpus` holds the least number; `shard_ranks` and inner choices are placeholders."""
+    is_hybrid: BoolArray
+    """HSDP."""
+
+    def take(self, rows: BoolArray) -> _Degrees:
+        return _Degrees(table=self.table.take(rows), is_hybrid=self.is_hybrid[rows])
 
 
-def _joined(tables: Sequence[TrainerTable]) -> TrainerTable:
-    """The rows of all tables, in order."""
-    columns = {f.name: [getattr(table, f.name) for table in tables] for f in fields(TrainerTable)}
-    return replace(tables[0], **{name: sealed(np.concatenate(parts)) for name, parts in columns.items()})
-
-
-def _layouts(facts: TrainerFacts, num_nodes: int) -> Iterator[TrainerTable]:
-    """Unfiltered degrees x sharding, a table for each number of GPUs: all of them together are too many for the
-    caches. Inner choices are placeholders until `_cross`."""
+def _degrees(facts: TrainerFacts) -> _Degrees:
     model, node = facts.model, facts.node
-    sizes = space.SizeGrid.of(node, num_nodes).sizes
     choices = space.TRAIN_SHARDINGS if facts.trains else space.INFERENCE_SHARDINGS
-    pipelines = space.pp_degrees(model, StageKind.TRAINING)
     experts = tuple(e for e in space.EP_DEGREES if e <= max(1, model.max_experts)) if model.is_moe else (1,)
-    columns = _product(
+    tp, pp, vpp, cp, ep, etp_is_tp, choice = _product(
         space.TP_DEGREES,
-        pipelines,
+        space.pp_degrees(model, StageKind.TRAINING),
         space.VPP_DEGREES if facts.trains else (1,),
         space.CP_DEGREES,
         experts,
         (0, 1) if model.is_moe else (0,),
         tuple(range(len(choices))),
     )
-    tp, pp, _, cp, ep, etp_is_tp, _ = columns
     # Degrees that exceed the group, or a second spelling of the same layout, are no candidates at all.
     needed = np.maximum(tp * pp * cp, ep)
     is_spelling = ((etp_is_tp == 0) | (tp > 1)) & (tp <= node.scale_up_domain_gpus)
-    for size in sizes:
-        exists = np.flatnonzero(is_spelling & (needed <= size))
-        yield _layouts_of(size, tuple(column[exists] for column in columns), choices, node)
-
-
-def _layouts_of(
-    size: float, columns: tuple[FloatArray, ...], choices: Sequence[space.ShardingChoice], node: NodeType
-) -> TrainerTable:
-    """tp, pp, vpp, cp, ep, whether etp is tp, and the index of the sharding, on groups of `size` GPUs."""
-    tp, pp, vpp, cp, ep, etp_is_tp, choice = columns
-    num_gpus = np.full_like(tp, size)
+    tp, pp, vpp, cp, ep, etp_is_tp, choice, needed = (
+        column[is_spelling] for column in (tp, pp, vpp, cp, ep, etp_is_tp, choice, needed)
+    )
     index = choice.astype(np.int64)
-    is_hybrid = np.array([c.is_hybrid for c in choices])[index]
-    dp_cp = np.floor(num_gpus / (tp * pp))
-    node_ranks = np.maximum(1.0, np.floor(node.gpus_per_node / tp))
-    # HSDP within one node exists only when the ranks span several nodes.
-    shard_ranks = np.where(is_hybrid, np.where(dp_cp > node_ranks, node_ranks, 0.0), dp_cp)
-    placeholder = np.zeros_like(num_gpus)
-    return TrainerTable(
-        num_gpus=sealed(num_gpus), tp=sealed(tp), pp=sealed(pp), vpp=sealed(vpp), cp=sealed(cp),
+    placeholder = sealed(np.zeros_like(tp))
+    table = TrainerTable(
+        num_gpus=sealed(needed), tp=sealed(tp), pp=sealed(pp), vpp=sealed(vpp), cp=sealed(cp),
         context_parallel=sealed(
             np.array([CONTEXT_PARALLELS.index(c.context_parallel) for c in choices], dtype=np.float64)[index]
         ),
         ep=sealed(ep), etp=sealed(np.where(etp_is_tp == 1, tp, 1.0)),
         sharding=sealed(np.array([SHARDINGS.index(c.sharding) for c in choices], dtype=np.float64)[index]),
-        shard_ranks=sealed(shard_ranks), micro_batch_tokens=sealed(placeholder),
-        inference_tokens=sealed(placeholder), recompute=sealed(placeholder), offload=sealed(placeholder),
+        shard_ranks=placeholder, micro_batch_tokens=placeholder, inference_tokens=placeholder,
+        recompute=placeholder, offload=placeholder,
     )  # fmt: skip
+    return _Degrees(table=table, is_hybrid=np.array([c.is_hybrid for c in choices])[index])
+
+
+def _legal_degrees(
+    degrees: _Degrees,
+    facts: TrainerFacts,
+    sizes: FloatArray,
+    inner: dict[int, tuple[FloatArray, ...]],
+    rejected: dict[str, int],
+) -> _Degrees:
+    """Degrees that pass the rules that look at no number of GPUs; the others count once for each size that has them."""
+    for rule in TRAINER_RULES:
+        if not rule.of_size:
+            allowed = rule.allows(degrees.table, facts)
+            num_sizes = sizes.size - np.searchsorted(sizes, degrees.table.num_gpus[~allowed])
+            rejected[rule.reason] += int((_num_inner(degrees.table.cp[~allowed], inner) * num_sizes).sum())
+            degrees = degrees.take(allowed)
+    return degrees
+
+
+def _on_size(degrees: _Degrees, size: float, facts: TrainerFacts) -> TrainerTable:
+    """Layouts of degrees on groups of `size` GPUs."""
+    degrees = degrees.take(degrees.table.num_gpus <= size)
+    table = degrees.table
+    num_gpus = np.full_like(table.num_gpus, size)
+    dp_cp = np.floor(num_gpus / (table.tp * table.pp))
+    node_ranks = np.maximum(1.0, np.floor(facts.node.gpus_per_node / table.tp))
+    # HSDP within one node exists only when the ranks span several nodes.
+    shard_ranks = np.where(degrees.is_hybrid, np.where(dp_cp > node_ranks, node_ranks, 0.0), dp_cp)
+    return replace(table, num_gpus=sealed(num_gpus), shard_ranks=sealed(shard_ranks))
+
+
+def _legal_layouts(
+    layouts: TrainerTable, facts: TrainerFacts, inner: dict[int, tuple[FloatArray, ...]], rejected: dict[str, int]
+) -> TrainerTable:
+    """Layouts that pass the rules of their size; the others are counted in `rejected` under the first rule that they
+    break.
+
+    Each rule sees only what the rules before it left: most layouts break the first one.
+    """
+    for rule in TRAINER_RULES:
+        if rule.of_size:
+            allowed = rule.allows(layouts, facts)
+            rejected[rule.reason] += int(_num_inner(layouts.cp[~allowed], inner).sum())
+            layouts = layouts.take(allowed)
+    return layouts
+
+
+def _num_inner(cp: FloatArray, inner: dict[int, tuple[FloatArray, ...]]) -> IntArray:
+    """How many candidates a layout of each CP degree stands for."""
+    numbers = np.zeros(max(inner) + 1, dtype=np.int64)
+    for degree, choices in inner.items():
+        numbers[degree] = choices[0].shape[0]
+    result: IntArray = numbers[cp.astype(np.int64)]
+    return result
+
+
+def _joined(tables: Sequence[TrainerTable]) -> TrainerTable:
+    """The rows of all tables, in order."""
+    columns = {f.name: [getattr(table, f.name) for table in tables] for f in fields(TrainerTable)}
+    return replace(tables[0], **{name: sealed(np.concatenate(parts)) for name, parts in columns.items()})
 
 
 def _inner_choices(facts: TrainerFacts, max_tokens: int, cp: int) -> tuple[FloatArray, ...]:

@@ -60,6 +60,9 @@ class TrainerRule:
 
     reason: str
     allows: Callable[[TrainerTable, TrainerFacts], BoolArray]
+    of_size: bool = False
+    """Whether the rule looks at the number of GPUs, or at what follows from it. Such rules come last: the others
+    are asked once for all sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,25 +157,6 @@ def _sharding_is(table: TrainerTable, *levels: Sharding) -> BoolArray:
 
 
 TRAINER_RULES: tuple[TrainerRule, ...] = (
-    TrainerRule(
-        reason="tp x pp x cp does not divide the GPUs",
-        allows=lambda t, f: divides(t.tp * t.pp * t.cp, t.num_gpus),
-    ),
-    TrainerRule(
-        reason="ep x etp x pp does not divide the GPUs",
-        allows=lambda t, f: divides(t.ep * t.etp * t.pp, t.num_gpus),
-    ),
-    TrainerRule(
-        reason="dp does not divide the mini-batch",
-        allows=lambda t, f: divides(np.maximum(1.0, np.floor(t.dp)), f.mini_batch_sequences),
-    ),
-    TrainerRule(
-        reason="tp leaves the scale-up domain",
-        allows=lambda t, f: np.asarray(
-            (t.tp <= f.node.scale_up_domain_gpus)
-            & ((t.num_gpus <= f.node.scale_up_domain_gpus) | divides(t.tp, f.node.scale_up_domain_gpus))
-        ),
-    ),
     TrainerRule(reason="tp does not split the attention heads", allows=lambda t, f: _heads_split(f.model, t.tp)),
     TrainerRule(
         reason="tp does not split the vocabulary, padding included",
@@ -200,7 +184,32 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
             _sharding_is(t, Sharding.DDP, Sharding.ZERO1) | ((t.pp == 1) & (t.ep == 1) & (t.etp == 1))
         ),
     ),
+    TrainerRule(reason="FP8 blocks do not split by tp", allows=lambda t, f: _fp8_blocks(f.model, t.tp, f.precision)),
     TrainerRule(
+        of_size=True,
+        reason="tp x pp x cp does not divide the GPUs",
+        allows=lambda t, f: divides(t.tp * t.pp * t.cp, t.num_gpus),
+    ),
+    TrainerRule(
+        of_size=True,
+        reason="ep x etp x pp does not divide the GPUs",
+        allows=lambda t, f: divides(t.ep * t.etp * t.pp, t.num_gpus),
+    ),
+    TrainerRule(
+        of_size=True,
+        reason="dp does not divide the mini-batch",
+        allows=lambda t, f: divides(np.maximum(1.0, np.floor(t.dp)), f.mini_batch_sequences),
+    ),
+    TrainerRule(
+        of_size=True,
+        reason="tp leaves the scale-up domain",
+        allows=lambda t, f: np.asarray(
+            (t.tp <= f.node.scale_up_domain_gpus)
+            & ((t.num_gpus <= f.node.scale_up_domain_gpus) | divides(t.tp, f.node.scale_up_domain_gpus))
+        ),
+    ),
+    TrainerRule(
+        of_size=True,
         reason="sharding over one rank, or over ranks that do not divide dp x cp",
         allows=lambda t, f: np.asarray(
             _sharding_is(t, Sharding.DDP)
@@ -208,7 +217,6 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
             | ((t.dp * t.cp <= 1) & _sharding_is(t, Sharding.ZERO1))
         ),
     ),
-    TrainerRule(reason="FP8 blocks do not split by tp", allows=lambda t, f: _fp8_blocks(f.model, t.tp, f.precision)),
 )
 
 ROLLOUT_RULES: tuple[RolloutRule, ...] = (

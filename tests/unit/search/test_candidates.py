@@ -6,7 +6,7 @@ import pytest
 from planner.domain.hardware import Precision
 from planner.domain.strategy import SHARDINGS, Sharding
 from planner.files.catalog import generic_node, load_model
-from planner.search.candidates import _inner_choices, _layouts, chunks, enumerate_rollout, enumerate_trainer
+from planner.search.candidates import _degrees, _inner_choices, _on_size, chunks, enumerate_rollout, enumerate_trainer
 from planner.search.legality import TRAINER_RULES, RolloutFacts, TrainerFacts
 from planner.search.space import SizeGrid
 
@@ -67,7 +67,8 @@ def test_each_layout_is_legal_or_counts_under_the_first_rule_it_breaks(mini_batc
     facts = trainer_facts("qwen3-30b-a3b", mini_batch=mini_batch)
     found = enumerate_trainer(facts, max_tokens=9216, num_nodes=3)
     # All rules on all layouts, without leaving anything out on the way.
-    parts = list(_layouts(facts, 3))
+    degrees = _degrees(facts)
+    parts = [_on_size(degrees, size, facts) for size in SizeGrid.of(facts.node, 3).sizes]
     whole = replace(parts[0], **{n: np.concatenate([getattr(p, n) for p in parts]) for n in parts[0].__slots__})
     broken = np.stack([~rule.allows(whole, facts) for rule in TRAINER_RULES])
     weights = np.array([_inner_choices(facts, 9216, round(cp))[0].shape[0] for cp in whole.cp])
