@@ -10,7 +10,7 @@ from rich.text import Text
 from planner.domain.plan import Plan
 from planner.files.plan import Json
 from planner.report.words import counted, one_line, percent
-from planner.simulate.record import ReplayReport, Spread
+from planner.simulate.record import ReplayReport, RolloutReplay, Spread
 from planner.units import format_range, format_seconds, format_seconds_like
 
 _BAR = 30
@@ -22,7 +22,9 @@ def replay_report(plan: Plan, report: ReplayReport) -> Group:
     sections: list[RenderableType] = [_headline(plan, report)]
     sections += _section("Stages", _stages(report))
     sections += _section("Device groups", _groups(plan, report))
-    sections += _section("Rollout", _rollout(report))
+    sections += _section("Rollout", _rollout(report.rollout))
+    if report.second_rollout is not None:
+        sections += _section("Second rollout", _rollout(report.second_rollout))
     if len(report.staleness) > 1 or (report.staleness and report.staleness[0][0]):
         sections += _section("Versions between the weights that began a response and those trained", _lags(report))
     return Group(*sections)
@@ -96,8 +98,7 @@ def _groups(plan: Plan, report: ReplayReport) -> Table:
     return table
 
 
-def _rollout(report: ReplayReport) -> Table:
-    rollout = report.rollout
+def _rollout(rollout: RolloutReplay) -> Table:
     table = _table("", "")
     table.columns[1].justify = "left"
     if rollout.tail_s is not None:
@@ -129,7 +130,6 @@ def _lags(report: ReplayReport) -> Table:
 
 def replay_document(report: ReplayReport) -> dict[str, Json]:
     """The same for programs. Seconds, shares of one, counts."""
-    rollout = report.rollout
     iterations: list[Json] = list(report.iterations_s)
     stages: list[Json] = [
         {
@@ -155,13 +155,18 @@ def replay_document(report: ReplayReport) -> dict[str, Json]:
         "mean_response_tokens": report.mean_response_tokens,
         "stages": stages,
         "device_groups": groups,
-        "rollout": {
-            "tail_s": None if rollout.tail_s is None else _spread(rollout.tail_s),
-            "idle_engine_ratio": rollout.idle_engine_ratio,
-            "num_preempted": rollout.num_preempted,
-            "mean_running": rollout.mean_running,
-        },
+        "rollout": _engines(report.rollout),
+        "second_rollout": None if report.second_rollout is None else _engines(report.second_rollout),
         "staleness": staleness,
+    }
+
+
+def _engines(rollout: RolloutReplay) -> Json:
+    return {
+        "tail_s": None if rollout.tail_s is None else _spread(rollout.tail_s),
+        "idle_engine_ratio": rollout.idle_engine_ratio,
+        "num_preempted": rollout.num_preempted,
+        "mean_running": rollout.mean_running,
     }
 
 

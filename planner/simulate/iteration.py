@@ -9,12 +9,14 @@ differ in when the rollout of a batch may start:
 * streaming: there is no such moment. Groups are submitted while no more than (version + staleness + 1) batches have
   begun; a batch is the next complete groups, in the order in which they end. The weight sync pauses the engines.
 
+Where two groups of engines share the rollout, both begin a batch together, with the same weights, and the batch goes on
+when both have ended; streaming ones take their shares of what is submitted.
+
 Trainer stages of a batch wait for the weight sync of the batch before: they work with the latest weights.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,14 +25,14 @@ import numpy as np
 import simpy
 
 from planner.domain.execution import GATHER_SHARE, GATHERED_LEFT_RATIO, ExecutionMode, Fusion, SchedulingPolicy
-from planner.domain.stages import Stage, StageGraph, StageKind, StageName, WorkerName, build_graph
-from planner.domain.workload import RewardKind
+from planner.domain.stages import ROLLOUTS, Stage, StageGraph, StageKind, StageName, WorkerName
 from planner.simulate.arbiter import Arbiter, overlapping
 from planner.simulate.assess import followed_s, scored_s
 from planner.simulate.engine import Request
 from planner.simulate.record import EngineLog, Recording, Span
 from planner.simulate.rollout import EnginePool, Gather, Steps, StreamingPool
-from planner.simulate.script import Script, requests, verdicts
+from planner.simulate.script import Script, divided, requests, verdicts
+from planner.simulate.streaming import Stream
 from planner.simulate.training import stage_s
 
 _UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE, StageName.WEIGHT_SYNC)
@@ -43,7 +45,9 @@ class _Batch:
     done: dict[StageName, simpy.Event]
     gathered: simpy.Event
     """The tail of the rollout has been moved to a part of the engines."""
-    responses: list[Request] = field(default_factory=list)
+    responses: list[Request]
+    parts: dict[StageName, list[Request]]
+    """What each part of the rollout generates; empty for engines that stream."""
 
 
 @dataclass(slots=True)
@@ -65,24 +69,11 @@ class Replay:
     _synced: list[simpy.Event] = field(default_factory=list)
     _ended: simpy.Event = field(init=False)
     _num_claims: int = 0
-    # streaming
-    _stream: StreamingPool | None = None
-    _left: dict[int, int] = field(default_factory=dict)
-    """Responses of a group that have not ended, by group."""
-    _members: dict[int, list[Request]] = field(default_factory=dict)
-    _finished: list[Request] = field(default_factory=list)
-    """Responses of complete groups that no batch has taken."""
-    _num_completed: int = 0
-    _num_submitted: int = 0
-    """Batches of groups submitted."""
-    _busy_from_s: float | None = None
-    """Since when engines have streamed for the next batch; None while they have nothing to do."""
-    _sandboxes: list[float] = field(default_factory=list)
-    """When each sandbox is free."""
+    _stream: Stream | None = None
 
     def __post_init__(self) -> None:
         plan = self.script.plan
-        self.graph = build_graph(plan.workload)
+        self.graph = plan.graph
         self.arbiter = Arbiter(self.env, overlapping(plan.device_groups))
         known = {group.id for group in plan.device_groups}
         self._groups = {item.stage: tuple(g for g in item.device_groups if g in known) for item in plan.schedule}
@@ -95,18 +86,16 @@ class Replay:
             assert strategy is not None and hasattr(strategy, "num_engines")
             log = EngineLog(num_engines=strategy.num_engines)
             self.recording.engines[name] = log
-            if name is StageName.ROLLOUT and plan.execution.mode is ExecutionMode.STREAMING:
-                self._stream = StreamingPool(
-                    self.env,
-                    kernels,
-                    log,
-                    on_finished=self._response_ended,
-                    on_busy=self._stream_busy,
-                    rereads_cache=self.script.rereads_cache,
-                )
-                self.pools[name] = self._stream
-            else:
+            if name not in ROLLOUTS or plan.execution.mode is not ExecutionMode.STREAMING:
                 self.pools[name] = EnginePool(self.env, kernels, log)
+        if plan.execution.mode is ExecutionMode.STREAMING:
+            self._stream = Stream(
+                self.env,
+                self.script,
+                logs={name: self.recording.engines[name] for name in self._rollouts},
+                on_batch=self._take_streamed,
+                note_span=self._note_span,
+            )
 
     @property
     def num_batches(self) -> int:
@@ -121,8 +110,14 @@ class Replay:
         }[self.script.plan.execution.mode]
         self.env.process(drive())
         self.env.run(until=self._ended)
-        self._note_streamed()
+        if self._stream is not None:
+            self._stream.note_all()
         return self.recording
+
+    @property
+    def _rollouts(self) -> tuple[StageName, ...]:
+        """The rollout, or both parts of a split one."""
+        return tuple(name for name in ROLLOUTS if self.graph.has_stage(name))
 
     # ------------------------------------------------------------------------------------------ modes
 
@@ -140,13 +135,12 @@ class Replay:
             if index > staleness:
                 yield self._sync_event(index - staleness - 1)
             batch = self._begin(index)
-            yield batch.done[StageName.ROLLOUT]
+            yield self.env.all_of([batch.done[name] for name in self._rollouts])
 
     def _streaming(self) -> Steps:
         assert self._stream is not None
         self.env.process(self._note_syncs())
         self._stream.start()
-        self._submit()
         yield self._ended
 
     def _note_syncs(self) -> Steps:
@@ -162,17 +156,24 @@ class Replay:
 
     # ------------------------------------------------------------------------------------------ stages
 
-    def _begin(self, index: int, finished: list[Request] | None = None) -> _Batch:
-        """Starts the processes of a batch; `finished` are its responses when the engines stream."""
+    def _begin(self, index: int, streamed: list[Request] | None = None) -> _Batch:
+        """Starts the processes of a batch; `streamed` are its responses when the engines stream."""
         done = {stage.name: self.env.event() for stage in self.graph.stages}
-        batch = _Batch(index=index, done=done, gathered=self.env.event())
-        if finished is not None:
-            batch.responses = finished
-            batch.done[StageName.ROLLOUT].succeed()
+        parts: dict[StageName, list[Request]] = {}
+        if streamed is None:
+            groups = requests(self.script, index)
+            parts = {name: [r for group in own for r in group] for name, own in divided(self.script, groups).items()}
+        responses = [request for part in parts.values() for request in part] if streamed is None else streamed
+        batch = _Batch(index=index, done=done, gathered=self.env.event(), responses=responses, parts=parts)
         for stage in self.graph.stages:
-            if finished is None or stage.name is not StageName.ROLLOUT:
+            if streamed is not None and stage.name in ROLLOUTS:
+                done[stage.name].succeed()
+            else:
                 self.env.process(self._stage(batch, stage))
         return batch
+
+    def _take_streamed(self, index: int, responses: list[Request]) -> None:
+        self._begin(index, responses)
 
     def _dependencies(self) -> dict[StageName, list[StageName]]:
         """Stages of the same batch that each stage waits for: its inputs, and what the policy puts before it."""
@@ -209,14 +210,14 @@ class Replay:
             yield self._sync_event(batch.index - 1)
         groups = self._groups[stage.name]
         pauses = self._pauses(stage)
-        if pauses is not None:
-            engine_groups = set(self._groups[StageName.ROLLOUT])
+        if pauses:
+            engine_groups = {group for name in self._rollouts for group in self._groups[name]}
             groups = tuple(group for group in groups if group not in engine_groups)
         claim = self.arbiter.claim(groups, self._priority(batch, stage))
         yield claim.granted
         start = self.env.now if start is None else start
-        if pauses is not None:
-            pauses.pause()
+        for pool in pauses:
+            pool.pause()
         if stage.name is self._gatherer:
             yield self.env.timeout(left_ratio * self._trainer_s(batch, stage))
         elif self._follows_rollout(stage):
@@ -225,25 +226,25 @@ class Replay:
             yield from self._work(batch, stage)
         if stage.name is StageName.WEIGHT_SYNC:
             self.version += 1
-        if pauses is not None:
-            pauses.resume(self.version if stage.name is StageName.WEIGHT_SYNC else None)
+        for pool in pauses:
+            pool.resume(self.version if stage.name is StageName.WEIGHT_SYNC else None)
         self.arbiter.release(claim)
         self._note_span(stage.name, batch.index, start)
         if stage.name is StageName.WEIGHT_SYNC:
             self._sync_event(batch.index).succeed()
             if self._stream is not None:
-                self._submit()
+                self._stream.submit(self.version)
         batch.done[stage.name].succeed()
 
     def _note_span(self, stage: StageName, batch: int, start_s: float) -> None:
         span = Span(stage=stage, batch=batch, groups=self._groups[stage], start_s=start_s, end_s=self.env.now)
         self.recording.spans.append(span)
 
-    def _pauses(self, stage: Stage) -> StreamingPool | None:
-        """The streaming engines, where the stage uses their GPUs."""
+    def _pauses(self, stage: Stage) -> list[StreamingPool]:
+        """The streaming engines whose GPUs the stage uses."""
         if self._stream is None:
-            return None
-        return self._stream if self._overlap(stage.name, StageName.ROLLOUT) else None
+            return []
+        return [pool for name, pool in self._stream.pools.items() if self._overlap(stage.name, name)]
 
     def _priority(self, batch: _Batch, stage: Stage) -> tuple[int, ...]:
         """Older batches first, in the planned order; or in the order of readiness."""
@@ -254,14 +255,13 @@ class Replay:
 
     def _work(self, batch: _Batch, stage: Stage) -> Steps:
         workload, placement = self.script.plan.workload, self.script.plan.placement(stage.name)
-        if stage.name is StageName.ROLLOUT:
-            batch.responses = [request for group in requests(self.script, batch.index) for request in group]
+        if stage.name in ROLLOUTS:
             fixed = [term.value for term in placement.time_terms if term.name in ("wake", "switch", "reload")]
             yield self.env.timeout(sum(fixed))
             gather = None
-            if self._gatherer is not None:
+            if self._gatherer is not None and stage.name is StageName.ROLLOUT:
                 gather = Gather(left_ratio=GATHERED_LEFT_RATIO, share=GATHER_SHARE, happened=batch.gathered)
-            yield from self.pools[stage.name].run_batch(batch.responses, self.version, gather)
+            yield from self.pools[stage.name].run_batch(batch.parts[stage.name], self.version, gather)
         elif stage.kind is StageKind.GENERATION:
             yield from self.pools[stage.name].run_batch(verdicts(self.script, batch.responses), self.version)
         elif stage.kind is StageKind.HOST:
@@ -279,8 +279,8 @@ class Replay:
         return (
             Fusion.INTER_STAGE in self.script.plan.execution.fusions
             and stage.kind in (StageKind.INFERENCE, StageKind.HOST)
-            and set(self._before[stage.name]) == {StageName.ROLLOUT}
-            and not self._overlap(stage.name, StageName.ROLLOUT)
+            and set(self._before[stage.name]) == set(self._rollouts)
+            and not any(self._overlap(stage.name, rollout) for rollout in self._rollouts)
         )
 
     def _assess(self, batch: _Batch, stage: Stage) -> Generator[simpy.Event, None, float]:
@@ -321,7 +321,7 @@ class Replay:
         rollout_end_s = planned[StageName.ROLLOUT].end_s
         for stage in self.graph.stages:
             shares = self._overlap(stage.name, StageName.ROLLOUT)
-            follows = set(self._before[stage.name]) == {StageName.ROLLOUT} and stage.kind is StageKind.INFERENCE
+            follows = set(self._before[stage.name]) == set(self._rollouts) and stage.kind is StageKind.INFERENCE
             if shares and follows and planned[stage.name].start_s < rollout_end_s * (1.0 - 1e-9):
                 return stage.name
         return None
@@ -344,55 +344,3 @@ class Replay:
         trained = batch.responses[: self.script.plan.workload.num_samples]
         self.recording.lags += [(batch.index, batch.index - request.version) for request in trained]
         self.recording.num_tokens.append(sum(request.response_tokens for request in trained))
-
-    # ------------------------------------------------------------------------------------------ streaming
-
-    def _submit(self) -> None:
-        """Submits batches of groups as far as the staleness allows."""
-        assert self._stream is not None
-        while self._num_submitted < self.version + self.script.plan.execution.staleness + 1:
-            groups = requests(self.script, self._num_submitted)
-            self._num_submitted += 1
-            for group in groups:
-                self._left[group[0].group] = len(group)
-            self._stream.submit(groups)
-
-    def _stream_busy(self, is_busy: bool) -> None:
-        self._note_streamed()
-        self._busy_from_s = self.env.now if is_busy else None
-
-    def _note_streamed(self) -> None:
-        """A piece of rollout ends: of the batch that is complete next."""
-        if self._busy_from_s is not None:
-            self._note_span(StageName.ROLLOUT, self._num_completed, self._busy_from_s)
-            self._busy_from_s = self.env.now
-
-    def _response_ended(self, request: Request) -> None:
-        reward = self.script.plan.workload.reward
-        if reward.kind is not RewardKind.SANDBOX or not reward.latency_s:
-            self._response_scored(request)
-            return
-        if not self._sandboxes:
-            self._sandboxes = [0.0] * reward.num_parallel
-        scored_s = max(heapq.heappop(self._sandboxes), self.env.now) + reward.latency_s
-        heapq.heappush(self._sandboxes, scored_s)
-        self.env.process(self._score(request, scored_s))
-
-    def _score(self, request: Request, scored_s: float) -> Generator[simpy.Event, None, None]:
-        yield self.env.timeout(scored_s - self.env.now)
-        self._response_scored(request)
-
-    def _response_scored(self, request: Request) -> None:
-        """A group is complete with its last response; a batch with enough complete groups."""
-        self._members.setdefault(request.group, []).append(request)
-        self._left[request.group] -= 1
-        if self._left[request.group]:
-            return
-        del self._left[request.group]
-        self._finished += self._members.pop(request.group)
-        number = self.script.plan.workload.num_generated
-        while len(self._finished) >= number:
-            taken, self._finished = self._finished[:number], self._finished[number:]
-            self._note_streamed()
-            self._begin(self._num_completed, taken)
-            self._num_completed += 1

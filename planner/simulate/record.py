@@ -75,8 +75,10 @@ class GroupReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReplay:
-    """How the rollout went. `tail_s` is from when fewer than a tenth of the most sequences run until the last one
-    ends; None for streaming engines, which never drain."""
+    """How the rollout went on one group of engines.
+
+    `tail_s` is from when fewer than a tenth of the most sequences run until the last one ends; None for streaming
+    engines, which never drain."""
 
     tail_s: Spread | None
     idle_engine_ratio: float
@@ -103,6 +105,8 @@ class ReplayReport:
     stages: tuple[StageReplay, ...]
     groups: tuple[GroupReplay, ...]
     rollout: RolloutReplay
+    second_rollout: RolloutReplay | None
+    """Of the second group of engines; None where one group generates everything."""
     staleness: tuple[tuple[int, int], ...]
     """(lag in versions, responses)."""
     mean_response_tokens: float

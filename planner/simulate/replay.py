@@ -10,7 +10,7 @@ import numpy as np
 from planner.domain.execution import ExecutionMode, Fusion
 from planner.domain.overheads import Overheads
 from planner.domain.plan import Placement, Plan, Status
-from planner.domain.stages import StageKind, StageName, build_graph
+from planner.domain.stages import ROLLOUTS, StageKind, StageName
 from planner.domain.strategy import RolloutStrategy
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.simulate.arbiter import overlapping
@@ -77,12 +77,6 @@ def replay(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Replay
 
 
 def _check_playable(plan: Plan) -> None:
-    if plan.execution.is_split:
-        raise InvalidInputError(
-            "the replay does not know rollouts that two groups of engines share",
-            where="execution.second_share_ratio",
-            accepted="a plan with one group of engines: of one pool, or for a framework",
-        )
     if Fusion.INTRA_STAGE in plan.execution.fusions:
         raise InvalidInputError(
             "the replay does not know interleaved updates of actor and critic",
@@ -95,7 +89,7 @@ def _script(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Scrip
     workload = plan.workload
     kernels: dict[StageName, EngineKernels] = {}
     rates: dict[StageName, TrainerRates] = {}
-    for stage in build_graph(workload).stages:
+    for stage in plan.graph.stages:
         if stage.kind is StageKind.GENERATION:
             kernels[stage.name] = _kernels(plan, plan.placement(stage.name), overheads)
         elif stage.kind in (StageKind.INFERENCE, StageKind.TRAINING):
@@ -120,7 +114,7 @@ def _kernels(plan: Plan, placement: Placement, overheads: Overheads) -> EngineKe
     assert isinstance(strategy, RolloutStrategy) and memory is not None
     group = next(item for item in plan.device_groups if item.id == placement.device_group)
     workload = plan.workload
-    is_rollout = placement.stage is StageName.ROLLOUT
+    is_rollout = placement.stage in ROLLOUTS
     model = workload.actor if is_rollout else workload.reward.model
     assert model is not None
     longest = workload.max_tokens + (0 if is_rollout else workload.reward.judge_tokens)
@@ -161,7 +155,10 @@ def _report(script: Script, recording: Recording) -> ReplayReport:
             for placement in plan.placements
         ),
         groups=_groups(plan, recording, window),
-        rollout=_rollout(script, recording, measured, window),
+        rollout=_rollout(script, recording, measured, StageName.ROLLOUT),
+        second_rollout=(
+            _rollout(script, recording, measured, StageName.SECOND_ROLLOUT) if plan.execution.is_split else None
+        ),
         staleness=tuple(sorted(lags.items())),
         mean_response_tokens=sum(recording.num_tokens[first:]) / max(num_responses, 1),
         recording=recording,
@@ -211,13 +208,13 @@ def running_curve(log: EngineLog) -> tuple[np.ndarray, np.ndarray]:
     return times[last], running[last]
 
 
-def _rollout(script: Script, recording: Recording, measured: list[Span], window: tuple[float, float]) -> RolloutReplay:
-    log = recording.engines[StageName.ROLLOUT]
+def _rollout(script: Script, recording: Recording, measured: list[Span], stage: StageName) -> RolloutReplay:
+    log = recording.engines[stage]
     times, running = running_curve(log)
     streams = script.plan.execution.mode is ExecutionMode.STREAMING
-    spans = [span for span in measured if span.stage is StageName.ROLLOUT]
+    spans = [span for span in measured if span.stage is stage]
     tails = [] if streams else [_tail_s(times, running, span) for span in spans]
-    whole = [span for span in recording.spans if span.stage is StageName.ROLLOUT]
+    whole = [span for span in recording.spans if span.stage is stage]
     seconds = float(times[-1] - times[0]) if streams else sum(span.end_s - span.start_s for span in whole)
     areas = float(np.sum(running[:-1] * np.diff(times)))
     return RolloutReplay(

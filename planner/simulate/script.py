@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.plan import Plan
-from planner.domain.stages import StageName
+from planner.domain.stages import ROLLOUTS, StageName
 from planner.simulate.engine import Request
 from planner.simulate.kernels import EngineKernels
 from planner.simulate.lengths import Lengths
@@ -22,7 +22,7 @@ class Script:
     plan: Plan
     lengths: Lengths
     kernels: dict[StageName, EngineKernels]
-    """Of the rollout and of a generative judge."""
+    """Of the rollout (or both parts of a split one) and of a generative judge."""
     rates: dict[StageName, TrainerRates]
     seed: int
     num_iterations: int
@@ -49,6 +49,16 @@ def requests(script: Script, batch: int) -> list[list[Request]]:
         ]
         for first in range(0, len(lengths), size)
     ]
+
+
+def divided(script: Script, groups: list[list[Request]]) -> dict[StageName, list[list[Request]]]:
+    """Which groups of a batch each part of the rollout generates: the second one takes its share of the prompts, in
+    whole prompts and at least one; all go to the first where the rollout is not split."""
+    execution = script.plan.execution
+    if not execution.is_split:
+        return {StageName.ROLLOUT: groups}
+    second = min(max(round(len(groups) * execution.second_share_ratio), 1), len(groups) - 1)
+    return dict(zip(ROLLOUTS, (groups[:-second], groups[-second:]), strict=True))
 
 
 def verdicts(script: Script, responses: Sequence[Request]) -> list[Request]:
