@@ -209,13 +209,9 @@ def best_solution(
     cluster = reachable(cluster, request.limits.max_gpus)
     rules = None if rules is None else for_workload(rules, request.workload)
     shop = _Shop(request, cluster, rules)
-    executions = synchronous_executions(request.limits, rules)
+    executions = permitted_executions(request.limits, rules)
     if any(not shop.has_options(name, executions[0]) for name in lacking):
         return None
-    most = _max_staleness(request.limits, rules)
-    if most:
-        ahead = asynchronous_executions(most, request.limits, rules)
-        executions = (*executions, *(e for e in ahead if _is_permitted(e, request.limits)))
     limits = replace(search_limits(request.limits), tie_tolerance_ratio=0.0, num_alternatives=0)
     return _solve(shop, executions, limits)[1].solution
 
@@ -247,6 +243,14 @@ def asynchronous_executions(staleness: int, limits: Limits, rules: FrameworkRule
     if rules is not None:
         modes = [mode for mode in modes if staleness <= rules.max_staleness_of(mode)]
     return tuple(Execution(mode=mode, staleness=staleness, policy=policy_of(limits, rules)) for mode in modes)
+
+
+def permitted_executions(limits: Limits, rules: FrameworkRules | None) -> tuple[Execution, ...]:
+    """Executions that hold the best plan, whatever its staleness: synchronous ones first, then those with the largest
+    version lag that user and framework permit."""
+    most = _max_staleness(limits, rules)
+    ahead = asynchronous_executions(most, limits, rules) if most else ()
+    return (*synchronous_executions(limits, rules), *(e for e in ahead if _is_permitted(e, limits)))
 
 
 def _is_permitted(execution: Execution, limits: Limits) -> bool:

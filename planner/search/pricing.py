@@ -286,6 +286,14 @@ def _enumerate(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[Strat
     return table, rejected
 
 
+def candidates_of(worker: Worker, pool: Pool, inputs: PricingInputs) -> StrategyTable:
+    """The candidates that `price_worker` prices: none where the GPUs of the pool lack the number format."""
+    table, _ = _enumerate(worker, pool, inputs)
+    is_engine = worker.kind is StageKind.GENERATION
+    precision = inputs.workload.rollout_precision if is_engine else inputs.workload.train_precision
+    return table if pool.node.gpu.supports(precision) else table.take(np.zeros(0, dtype=np.int64))
+
+
 def _candidates(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
     workload, rules = inputs.workload, inputs.rules
     if worker.kind is StageKind.GENERATION:
