@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from planner.domain.framework import FrameworkRules
 from planner.domain.plan import Limits, Objective, Status
+from planner.parts import SearchPart
 from planner.search.problem import SearchLimits
 from planner.search.solve import SearchResult
-from planner.solving import SearchPart, search_limits, solve_parts
+from planner.solving import search_limits, solve_parts
 
 MAX_POINTS = 24
 MIN_STEP_RATIO = 0.01

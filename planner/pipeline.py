@@ -31,17 +31,14 @@ from planner.domain.stages import ROLLOUT_ENGINES, WorkerName
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
+from planner.parts import SearchPart, lacking_workers, make_inputs, make_problem
 from planner.search.pricing import PRICED_AND_REJECTED, PricedWorker, PricingInputs, broken_rules, price_worker, reprice
 from planner.search.solve import Solution
 from planner.solving import (
     TIE_TOLERANCE_RATIO,
     Outcome,
-    SearchPart,
     StalenessResult,
     best_solution,
-    lacking_workers,
-    make_inputs,
-    make_problem,
     search,
     search_limits,
     solve_parts,

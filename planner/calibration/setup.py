@@ -14,7 +14,7 @@ from planner.domain.stages import WorkerName
 from planner.domain.workload import Workload
 from planner.errors import InvalidInputError
 from planner.files.calibrated import CALIBRATED
-from planner.solving import make_inputs
+from planner.parts import make_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,11 @@ from planner.errors import InfeasibleError
 from planner.explaining.score import Score, score_of, solution_score
 from planner.explaining.tables import OptionBook
 from planner.files.framework import load_framework
+from planner.parts import SearchPart, make_inputs
 from planner.pipeline import place
 from planner.search.pricing import PricingInputs
 from planner.search.problem import SearchLimits
-from planner.solving import Outcome, SearchPart, make_inputs, search, search_limits, solve_parts
+from planner.solving import Outcome, search, search_limits, solve_parts
 
 OLD_LOGPROBS = "old log-probs"
 """The assumption with which a plan says that its execution or framework made this stage necessary."""

@@ -23,24 +23,28 @@ from planner.explaining.attribution import Growth, critical_path, growth
 from planner.explaining.case import Case, exact
 from planner.explaining.score import Score, solution_score
 from planner.explaining.tables import Allowed
+from planner.parts import SearchPart, make_problem, reachable
 from planner.pipeline import place
 from planner.search.pricing import PricedWorker, without_moments
 from planner.search.solve import SearchResult
-from planner.solving import SearchPart, make_problem, reachable, solve_parts
+from planner.solving import solve_parts
 
 TRAINER_DECISIONS = (
     "num_gpus", "tp", "pp", "vpp", "cp", "ep", "etp", "sharding", "micro_batch_tokens", "inference_tokens", "recompute",
     "offload",
 )  # fmt: skip
 FORWARD_DECISIONS = ("num_gpus", "tp", "pp", "cp", "ep", "etp", "sharding", "inference_tokens", "offload")
-ENGINE_DECISIONS = ("num_gpus", "tp", "pp", "ep", "dp", "engine_fraction", "max_num_seqs", "idle")
+ENGINE_DECISIONS = (
+    "num_gpus", "tp", "pp", "attention_dp", "ep", "exchange", "dp", "engine_fraction", "max_num_seqs", "idle",
+)  # fmt: skip
 """`dp` is the number of engines."""
 FOLLOWING: dict[str, tuple[str, ...]] = {
     "num_gpus": ("shard_ranks",),
-    "tp": ("shard_ranks", "etp", "ep"),
+    "tp": ("shard_ranks", "etp", "ep", "exchange"),
+    "attention_dp": ("ep", "exchange"),
     "pp": ("shard_ranks", "vpp"),
     "cp": ("shard_ranks", "context_parallel", "micro_batch_tokens", "inference_tokens"),
-    "ep": ("etp",),
+    "ep": ("etp", "exchange"),
     "sharding": ("shard_ranks", "context_parallel"),
     "micro_batch_tokens": ("inference_tokens",),
     "dp": ("num_gpus",),

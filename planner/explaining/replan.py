@@ -21,8 +21,9 @@ from planner.domain.workload import Workload
 from planner.explaining.case import Case, as_run_by, exact, rules_of
 from planner.explaining.score import Score, solution_score
 from planner.explaining.tables import OptionBook, pruned, within
+from planner.parts import SearchPart, make_problem, reachable
 from planner.search.pricing import PricedWorker, PricingInputs
-from planner.solving import SearchPart, best_solution, make_problem, reachable, solve_parts
+from planner.solving import best_solution, solve_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,9 @@ from planner.explaining.case import Case, exact
 from planner.explaining.relaxations import each_node, faster_nics, faster_scale_up
 from planner.explaining.replan import World, best_in, inputs_in, world_of
 from planner.explaining.score import Score, score_of, solution_score
+from planner.parts import SearchPart, make_problem, reachable
 from planner.search.pricing import reprice
-from planner.solving import SearchPart, make_problem, reachable, solve_parts
+from planner.solving import solve_parts
 
 FLIP_RATIO = 0.02
 """Smaller losses do not make a plan another plan: the cost model is not that exact."""

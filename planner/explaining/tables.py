@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.domain.stages import StageKind, WorkerName
 from planner.domain.strategy import BoolArray
+from planner.parts import SearchPart
 from planner.search import mesh
 from planner.search.candidates import chunks
 from planner.search.options import build_options, merge, prune, prune_within, take
@@ -26,7 +27,6 @@ from planner.search.pricing import (
 )
 from planner.search.problem import OptionTable
 from planner.search.timing import moments_of
-from planner.solving import SearchPart
 
 Allowed = Callable[[PricedWorker], BoolArray]
 """The candidates that are left of a worker on a pool, shape (num_candidates,)."""

@@ -18,13 +18,14 @@ from planner.domain.plan import Objective
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Strategy
 from planner.domain.verdict import Verdict, memory_verdict
+from planner.parts import SearchPart
 from planner.pipeline import place
 from planner.search.options import take
 from planner.search.pricing import PricedWorker, PricingInputs
 from planner.search.problem import SearchLimits, SearchProblem
 from planner.search.solve import SearchResult, Solution
 from planner.search.structures import Structure
-from planner.solving import Outcome, SearchPart, solve_parts
+from planner.solving import Outcome, solve_parts
 
 SOLVE_LIMIT_S = 20.0
 """For the best remaining knobs of one recipe; a leaf of one structure needs milliseconds as a rule."""

@@ -26,10 +26,10 @@ from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.catalog import load_overheads
 from planner.files.framework import load_framework
+from planner.parts import SearchPart, make_inputs
 from planner.pipeline import make_plan
 from planner.search.pricing import PricingInputs, price_table, site_of
 from planner.search.solve import SearchResult, Solution
-from planner.solving import SearchPart, make_inputs
 from planner.sweep.searching import is_shared, lacking, part_within, priced_parts, search_parts
 
 NO_MEMORY = "no combination fits on the GPUs and in the memory given"
@@ -234,6 +234,7 @@ def _words_of_groups(solution: Solution) -> str:
 def _layout(worker: WorkerName, num_gpus: int, strategy: Strategy) -> str:
     if isinstance(strategy, RolloutStrategy):
         degrees = f"{strategy.num_engines} engines of tp {strategy.tp}" + f" pp {strategy.pp}" * (strategy.pp > 1)
+        degrees += f" attention dp {strategy.attention_dp}" * (strategy.attention_dp > 1)
     else:
         names = ("tp", "pp", "cp", "ep")
         shown = [f"{name} {getattr(strategy, name)}" for name in names if getattr(strategy, name) > 1]

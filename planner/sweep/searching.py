@@ -11,18 +11,12 @@ from planner.domain.framework import FrameworkRules
 from planner.domain.hardware import Cluster
 from planner.domain.plan import Limits, Objective
 from planner.domain.request import PlanRequest
+from planner.executions import synchronous_executions
+from planner.parts import SearchPart, lacking_workers, make_inputs, make_problem
 from planner.search.options import take
 from planner.search.pricing import PricedWorker, price_worker
 from planner.search.solve import SearchResult
-from planner.solving import (
-    SearchPart,
-    lacking_workers,
-    make_inputs,
-    make_problem,
-    search_limits,
-    solve_parts,
-    synchronous_executions,
-)
+from planner.solving import search_limits, solve_parts
 
 
 def is_shared(limits: Limits) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner import explain, pipeline, solving
+from planner import explain, parts, pipeline
 from planner.assembly import PlacedStrategy, structure_of
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import DeviceGroup, Limits, Objective, Status
@@ -92,13 +92,13 @@ def test_a_change_is_given_up_at_the_first_worker_without_options(monkeypatch: p
     base = qwen_workload()
     work = replace(base, actor=load_model("deepseek-v3"), response=replace(base.response, max_tokens=65536))
     priced: list[tuple[int, WorkerName]] = []
-    real = solving.price_worker
+    real = parts.price_worker
 
     def counted(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
         priced.append((pool.num_nodes, worker.name))
         return real(worker, pool, inputs)
 
-    for module in (pipeline, solving):
+    for module in (pipeline, parts):
         monkeypatch.setattr(module, "price_worker", counted)
     with pytest.raises(InfeasibleError):
         make_plan(request_on(work, 1))

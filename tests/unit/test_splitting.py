@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner import solving
+from planner import parts, solving
 from planner.adapters.export import check_exportable
 from planner.analysis import analyze
 from planner.cost.jobs import engine_job
@@ -21,6 +21,7 @@ from planner.errors import InfeasibleError, InvalidInputError
 from planner.files.catalog import generic_node, load_model, load_overheads
 from planner.files.framework import load_framework
 from planner.files.plan import parse_plan, plan_text
+from planner.parts import Shop
 from planner.pipeline import make_plan
 from planner.report.terminal import plan_report
 from planner.simulate.replay import ReplaySettings, replay
@@ -106,7 +107,7 @@ def test_where_a_split_is_open() -> None:
 def test_the_bound_of_a_share_is_below_its_optimum_and_cuts_at_it() -> None:
     asked = request({"h100": 1, "h20": 1})
     assert asked.cluster is not None
-    shop = solving._Shop(asked, asked.cluster, None)
+    shop = Shop(asked, asked.cluster, None)
     for execution in (Execution(), Execution(mode=ExecutionMode.BATCHES, staleness=1)):
         parts = list(shop.split_parts(execution, np.inf))
         assert len(parts) == NUM_SHARES - 1
@@ -132,7 +133,7 @@ def test_a_plan_that_gains_from_two_pools(split_plan: Plan, monkeypatch: pytest.
     assert split_plan.execution.is_split
     first, second = split_plan.placement(StageName.ROLLOUT), split_plan.placement(StageName.SECOND_ROLLOUT)
     assert first.device_group != second.device_group
-    monkeypatch.setattr(solving, "may_split", lambda *_: False)
+    monkeypatch.setattr(parts, "may_split", lambda *_: False)
     whole_s = search_value(request({"h100": 4, "h20": 8}, "qwen3-32b", prompts=256))
     assert split_plan.objective_value < whole_s * (1.0 - solving.TIE_TOLERANCE_RATIO)
     assert split_plan.bound < whole_s
@@ -192,7 +193,7 @@ def test_allowing_a_split_never_hurts(gpus: dict[str, int], limits: Limits, monk
     asked = request(gpus, limits=limits)
     assert asked.cluster is not None
     with_split = search(asked, asked.cluster, None).result
-    monkeypatch.setattr(solving, "may_split", lambda *_: False)
+    monkeypatch.setattr(parts, "may_split", lambda *_: False)
     without = search(asked, asked.cluster, None).result
     # Near-equal plans count as equal, so that the optimum itself is what may not be worse.
     assert with_split.bound <= without.bound * (1 + 1e-12)
@@ -203,6 +204,6 @@ def test_a_deadline_that_only_a_split_meets(split_plan: Plan, monkeypatch: pytes
     deadline_s = split_plan.time_s * 1.005
     asked = request({"h100": 4, "h20": 8}, "qwen3-32b", prompts=256, limits=Limits(max_iteration_s=deadline_s))
     assert make_plan(asked).time_s <= deadline_s
-    monkeypatch.setattr(solving, "may_split", lambda *_: False)
+    monkeypatch.setattr(parts, "may_split", lambda *_: False)
     with pytest.raises(InfeasibleError):
         make_plan(asked)
