@@ -17,6 +17,7 @@ from planner.errors import InvalidInputError, nearest
 from planner.files import decoder_families, hybrid_families
 from planner.files.config_fields import MAX_POSITIONS, MAX_VOCABULARY, ConfigFields
 from planner.files.fields import short
+from planner.files.gemma4_family import build_gemma4
 from planner.files.stack import Stack, layer_classes
 
 Builder = Callable[[ConfigFields, str], Stack]
@@ -25,18 +26,30 @@ _BUILDERS: dict[str, Builder] = {
     **dict.fromkeys(decoder_families.FAMILIES, decoder_families.build),
     **dict.fromkeys(hybrid_families.MLA_TYPES, hybrid_families.build_mla),
     **dict.fromkeys(hybrid_families.DELTA_TYPES, hybrid_families.build_gated_delta),
+    "gemma4_text": build_gemma4,
     "minimax_m1": hybrid_families.build_minimax_m1,
     "nemotron_h": hybrid_families.build_nemotron_h,
     "nemotron-nas": hybrid_families.build_nemotron_nas,
 }
 
 _WRAPPERS = frozenset(
-    ("gemma3", "kimi_k25", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe")
+    (
+        "gemma3",
+        "gemma4",
+        "glm4v",
+        "kimi_k25",
+        "llama4",
+        "mistral3",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+    )
 )
 """Multimodal configs; the planner takes their `text_config`."""
 
 _LEFT_OUT = {"phi3small": "its block-sparse attention (two slopes of work per query) is not modelled"}
-_TIED_BY_DEFAULT = frozenset(("gemma2", "gemma3_text"))
+_TIED_BY_DEFAULT = frozenset(("gemma2", "gemma3_text", "gemma4_text"))
 
 
 def model_types() -> tuple[str, ...]:

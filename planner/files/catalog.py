@@ -359,6 +359,10 @@ def _first_layers(config: Mapping[str, object], num_layers: int, model_id: str) 
     if not isinstance(whole, int) or not 1 <= num_layers <= whole:
         raise InvalidInputError(f"{num_layers} layers of {model_id}", accepted=f"1 to {whole}")
     changed: dict[str, object] = {"num_hidden_layers": num_layers}
+    shared = config.get("num_kv_shared_layers")
+    if isinstance(shared, int):
+        # the last layers are those that share
+        changed["num_kv_shared_layers"] = max(0, shared - (whole - num_layers))
     for key, value in config.items():
         if isinstance(value, list | str) and len(value) == whole:
             changed[key] = value[:num_layers]

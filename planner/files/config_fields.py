@@ -30,12 +30,14 @@ _IRRELEVANT_TEXT = """
     attention_probs_dropout_prob attention_multiplier attn_logit_softcapping attn_temperature_tuning attn_scale
     attn_factor attention_in_fp32 attention_softmax_in_fp32 use_flash_attn use_flash_attention
     block_auto_adjust_ratio chunk_size_feed_forward clip_qkv
-    embd_pdrop encoder_no_repeat_ngram_size floor_scale full_attn_alpha_factor full_attn_beta_factor
+    embd_pdrop enable_attention_fp32_softmax enable_moe_fp32_combine
+    encoder_no_repeat_ngram_size floor_scale full_attn_alpha_factor full_attn_beta_factor
     hidden_act hidden_activation hidden_dropout hidden_dropout_prob indexer_rope_interleave
     layer_norm_eps layer_norm_epsilon layernorm_epsilon layernorm_full_attention_alpha
     layernorm_full_attention_beta layernorm_linear_attention_alpha layernorm_linear_attention_beta
     layernorm_mlp_alpha layernorm_mlp_beta linear_attn_alpha_factor linear_attn_beta_factor
     mamba_hidden_act mlp_alpha_factor mlp_beta_factor mlp_hidden_act moe_router_activation_func
+    moe_router_enable_expert_bias moe_router_use_sigmoid
     moe_shared_expert_overlap mtp_use_dedicated_embeddings n_group num_beam_groups num_logits_to_keep output_attentions
     output_hidden_states output_router_logits pruned_heads query_pre_attn_scalar routing_dim rotary_dim
     router_aux_loss_coef router_jitter_noise shared_moe_mode time_step_rank topk_group use_mamba_kernels

@@ -45,6 +45,7 @@ class Experts(StrEnum):
     GPT_OSS = "the same with biases"
     MINIMAX = "the same with routing biases"
     GLM = "n_routed_experts after first_k_dense_replace layers"
+    HY = "num_experts and num_shared_experts after the first layer"
     LLAMA4 = "num_local_experts every interleave_moe_layer_step layers, one shared"
 
 
@@ -70,6 +71,7 @@ class Family:
 
 _LLAMA = Family(kv_heads_default_to_heads=True)
 _QWEN3 = Family(qk_norm=QkNorm.PER_HEAD, windows=Windows.FROM_LAYER)
+_GLM4 = Family(qkv_bias_default=True, has_output_bias=False, norms_per_layer=4)
 _QWEN3_MOE = Family(qk_norm=QkNorm.PER_HEAD, windows=Windows.FROM_LAYER, experts=Experts.QWEN)
 
 FAMILIES: dict[str, Family] = {
@@ -98,6 +100,10 @@ FAMILIES: dict[str, Family] = {
     "olmo3": Family(qk_norm=QkNorm.FULL, windows=Windows.ALL_BUT_EVERY_FOURTH),
     "gpt_oss": Family(windows=Windows.ODD, experts=Experts.GPT_OSS, has_sinks=True),
     "glm4_moe": Family(has_output_bias=False, qk_norm=QkNorm.PER_HEAD, experts=Experts.GLM),
+    "glm4": _GLM4,
+    "glm4v_text": _GLM4,
+    "seed_oss": Family(qkv_bias_default=True, has_output_bias=False),
+    "hy_v3": Family(qk_norm=QkNorm.PER_HEAD, experts=Experts.HY),
     "minimax_m2": Family(qk_norm=QkNorm.FULL, experts=Experts.MINIMAX),
     "llama4_text": Family(windows=Windows.ALL_BUT_EVERY_FOURTH, experts=Experts.LLAMA4),
     "gpt_megatron": Family(
@@ -158,6 +164,8 @@ def read_gqa(fields: ConfigFields, family: Family, *, is_gated: bool = False) ->
     if fields.flag("use_qk_norm", default=family.experts is not Experts.GLM):
         extra += {QkNorm.NONE: 0, QkNorm.PER_HEAD: 2 * head_dim, QkNorm.FULL: query + kv}[family.qk_norm]
     fields.must_be("qk_norm_type", "per_layer")
+    if family.qk_norm is not QkNorm.NONE:
+        fields.must_be("qk_norm", True)
     return Gqa(
         hidden=hidden,
         num_heads=num_heads,
@@ -194,9 +202,14 @@ def _windows(fields: ConfigFields, family: Family, num_layers: int) -> tuple[int
         is_windowed = [True] * num_layers
     else:
         is_windowed = [(i + 1) % period != 0 for i in range(num_layers)]
-    if types and any(is_windowed) and not window:
-        raise InvalidInputError(f"layer_types has windowed layers, but {key!r} is not given", where=fields.where)
+    require_window(fields, bool(types) and any(is_windowed), window, key)
     return tuple(window if flag and window else None for flag in is_windowed)
+
+
+def require_window(fields: ConfigFields, is_needed: bool, window: int, key: str) -> None:
+    """Raises InvalidInputError where layers are windowed and nobody says how far they see."""
+    if is_needed and not window:
+        raise InvalidInputError(f"layer_types has windowed layers, but {key!r} is not given", where=fields.where)
 
 
 def _layer_flags(fields: ConfigFields, key: str, num_layers: int) -> tuple[bool, ...]:
@@ -211,14 +224,16 @@ def _period(family: Family) -> int:
     return {Windows.ODD: 2, Windows.ALL_BUT_EVERY_FOURTH: 4, Windows.ALL_BUT_EVERY_SIXTH: 6}.get(family.windows, 1)
 
 
-def layer_types(fields: ConfigFields, num_layers: int, accepted: tuple[str, ...]) -> tuple[str, ...]:
+def layer_types(
+    fields: ConfigFields, num_layers: int, accepted: tuple[str, ...], *, key: str = "layer_types"
+) -> tuple[str, ...]:
     """`layer_types`, checked against the number of layers; empty when it is not given."""
-    types = fields.texts("layer_types")
+    types = fields.texts(key)
     if types and len(types) != num_layers:
-        raise fields.wrong("layer_types", f"{len(types)} entries", f"num_hidden_layers = {num_layers}")
+        raise fields.wrong(key, f"{len(types)} entries", f"num_hidden_layers = {num_layers}")
     for layer_type in types:
         if layer_type not in accepted:
-            raise fields.wrong("layer_types", layer_type, ", ".join(accepted))
+            raise fields.wrong(key, layer_type, ", ".join(accepted))
     return types
 
 
@@ -230,6 +245,9 @@ def _mlps(fields: ConfigFields, family: Family, num_layers: int, hidden: int, re
         return qwen_mlps(fields, num_layers, hidden, has_shared=family.experts is Experts.QWEN_SHARED)
     if family.experts is Experts.GLM:
         return deepseek_mlps(fields, num_layers, hidden, has_score_bias=True)
+    if family.experts is Experts.HY:
+        names = ExpertKeys(routed="num_experts", shared="num_shared_experts", num_dense_default=1)
+        return deepseek_mlps(fields, num_layers, hidden, has_score_bias=True, names=names)
     if family.experts is Experts.LLAMA4:
         return _llama4_mlps(fields, num_layers, hidden)
     return (local_moe(fields, family.experts, hidden),) * num_layers
@@ -279,23 +297,46 @@ def qwen_mlps(fields: ConfigFields, num_layers: int, hidden: int, *, has_shared:
     return tuple(dense if flag else moe for flag in is_dense)
 
 
-def deepseek_mlps(fields: ConfigFields, num_layers: int, hidden: int, *, has_score_bias: bool) -> tuple[Mlp, ...]:
-    """First layers dense, then routed experts with shared ones (DeepSeek-V2/V3, Kimi-K2, GLM-4.5)."""
-    num_experts, width = fields.size("n_routed_experts"), fields.size("moe_intermediate_size")
-    num_dense = fields.count("first_k_dense_replace", limit=num_layers, default=0, minimum=0)
-    step = fields.count("moe_layer_freq", limit=MAX_LAYERS, default=1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertKeys:
+    """Keys of experts behind dense layers, and how many layers are dense when the config does not say."""
+
+    routed: str = "n_routed_experts"
+    shared: str = "n_shared_experts"
+    num_dense_default: int = 0
+
+
+_DEEPSEEK_KEYS = ExpertKeys()
+
+
+def deepseek_mlps(
+    fields: ConfigFields, num_layers: int, hidden: int, *, has_score_bias: bool, names: ExpertKeys = _DEEPSEEK_KEYS
+) -> tuple[Mlp, ...]:
+    """First layers dense, then routed experts with shared ones (DeepSeek-V2/V3, Kimi-K2, GLM-4.5, Hy3)."""
+    num_experts, width = fields.size(names.routed), fields.size("moe_intermediate_size")
     moe = moe_mlp(
         Moe(
             hidden=hidden,
             num_experts=num_experts,
             num_active=read_active(fields, num_experts),
             width=width,
-            shared_width=width * fields.optional_size("n_shared_experts"),
+            shared_width=width * fields.optional_size(names.shared),
             score_bias_params=num_experts if has_score_bias else 0,
         )
     )
     dense = dense_mlp(hidden=hidden, width=fields.size("intermediate_size"), is_gated=True, replicated=2 * hidden)
-    return tuple(moe if i >= num_dense and i % step == 0 else dense for i in range(num_layers))
+    return tuple(moe if flag else dense for flag in _routed_layers(fields, num_layers, names.num_dense_default))
+
+
+def _routed_layers(fields: ConfigFields, num_layers: int, num_dense_default: int) -> tuple[bool, ...]:
+    """Which layers are routed: by name, else all behind the first dense ones."""
+    default = min(num_dense_default, num_layers)
+    num_dense = fields.count("first_k_dense_replace", limit=num_layers, default=default, minimum=0)
+    step = fields.count("moe_layer_freq", limit=MAX_LAYERS, default=1)
+    types = layer_types(fields, num_layers, ("dense", "sparse"), key="mlp_layer_types")
+    if types:
+        return tuple(kind == "sparse" for kind in types)
+    return tuple(i >= num_dense and i % step == 0 for i in range(num_layers))
 
 
 def local_moe(fields: ConfigFields, experts: Experts, hidden: int) -> Mlp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.domain.model import Attention, Mlp
 from planner.files.config_fields import MAX_LAYERS, ConfigFields
 from planner.files.decoder_families import (
+    ExpertKeys,
     Experts,
     Family,
     QkNorm,
@@ -33,7 +34,7 @@ from planner.files.layer_parts import (
 )
 from planner.files.stack import Layer, Stack, mtp_params
 
-MLA_TYPES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa")
+MLA_TYPES = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "glm4_moe_lite")
 _INDEXED_TYPES = ("deepseek_v32", "glm_moe_dsa")
 DELTA_TYPES = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 _DELTA_FAMILY = Family(qk_norm=QkNorm.PER_HEAD)
@@ -41,13 +42,14 @@ _PLAIN_FAMILY = Family()
 
 
 def build_mla(fields: ConfigFields, name: str) -> Stack:
-    """DeepSeek-V2/V3/V3.2, Kimi-K2, Moonlight, GLM-5."""
+    """DeepSeek-V2/V3/V3.2, Kimi-K2, Moonlight, GLM-5, GLM-4.7-Flash."""
     num_layers, hidden = fields.num_layers(), fields.size("hidden_size")
     attention = mla(_read_mla(fields, name))
     fields.skip(["num_key_value_heads", "head_dim", "qk_head_dim"])
     # The router's correction bias exists exactly with this way of choosing experts.
     has_bias = (fields.optional_text("topk_method") or _default_topk_method(name)) == "noaux_tc"
-    mlps = deepseek_mlps(fields, num_layers, hidden, has_score_bias=has_bias)
+    names = ExpertKeys(num_dense_default=1 if name == "glm4_moe_lite" else 0)
+    mlps = deepseek_mlps(fields, num_layers, hidden, has_score_bias=has_bias, names=names)
     layers = tuple(Layer(attention=attention, mlp=mlp, norm_params=2 * hidden) for mlp in mlps)
     num_mtp = fields.optional_size("num_nextn_predict_layers")
     return Stack(
@@ -160,7 +162,9 @@ def build_nemotron_h(fields: ConfigFields, name: str) -> Stack:
     for key in ("use_bias", "mamba_proj_bias", "mlp_bias", "attention_bias"):
         fields.must_be(key, False)
     fields.must_be("sliding_window", 0)
+    # A stack may have none of the blocks that these describe.
     fields.skip(["expand", "attention_head_dim", "intermediate_size", "num_nextn_predict_layers"])
+    fields.skip(["num_attention_heads", "num_key_value_heads", "head_dim"])
     pattern = _pattern(fields)
     blocks = {symbol: _nemotron_block(fields, symbol, hidden) for symbol in sorted(set(pattern))}
     # The module's blocks need not appear in the stack itself.

@@ -13,16 +13,21 @@ IDS = sorted(ENTRIES)
 _NAME = "size label of the name"
 _TEXT_PART = "size label of the name; the catalog holds the text part only"
 _VISION = "includes the vision tower"
+_TOWERS = "includes the towers of images and sound"
 NOT_EXACT = {
     "deepseek-llm-7b": _NAME,
     "glm-4.5": _NAME,
     "glm-4.5-air": _NAME,
+    "gemma-4-e2b": _TOWERS,
+    "gemma-4-e4b": _TOWERS,
     "glm-4.6": _NAME,
+    "hy3": _NAME,
     "llama-4-maverick": _VISION,
     "llama-4-scout": _VISION,
     "mimo-7b": "includes the multi-token-prediction layer",
     "minimax-m2": _NAME,
     "nemotron-3-super-120b-a12b": _NAME,
+    "nemotron-3-ultra-550b-a55b": _NAME,
     "qwen3-0.6b": _NAME,
     "qwen3-1.7b": _NAME,
     "qwen3-4b": _NAME,
@@ -32,21 +37,28 @@ NOT_EXACT = {
     "qwen3.5-0.8b": _TEXT_PART,
     "qwen3.5-122b-a10b": _NAME,
     "qwen3.5-27b": _NAME,
+    "qwen3.5-2b": _TEXT_PART,
     "qwen3.5-35b-a3b": _NAME,
     "qwen3.5-397b-a17b": _NAME,
     "qwen3.5-4b": _TEXT_PART,
     "qwen3.5-9b": _NAME,
+    "seed-oss-36b": _NAME,
 }
+
+# Gemma 4 publishes parameters without the table of the per-layer embeddings, which is looked up.
+EFFECTIVE_BILLION = {"gemma-4-e2b": 2.3, "gemma-4-e4b": 4.5}
 
 # Stored totals that hold more than the text model's parameters, see the notes of the entries.
 STORED_MORE = {"deepseek-v3", "glm-4.5", "kimi-k2"}
 
 
 def test_the_catalog_is_complete() -> None:
-    assert len(IDS) == 73 + 14 + 8
+    assert len(IDS) == 73 + 14 + 8 + 12
     wanted = (
         "qwen2-0.5b qwen2-1.5b qwen2-7b qwen2-57b-a14b qwen2-72b internlm2-1.8b internlm2-7b internlm2-20b "
         "phi-3-mini phi-3-medium nemotron-4-340b kimi-k2.5 llama-3-8b llama-3-70b deepseek-llm-7b gemma-2-2b "
+        "gemma-4-31b gemma-4-26b-a4b gemma-4-e2b gemma-4-e4b glm-4-9b-0414 glm-4.7-flash hy3 nemotron-nano-12b-v2 "
+        "nemotron-nano-9b-v2 nemotron-3-ultra-550b-a55b qwen3.5-2b seed-oss-36b "
         "gemma-3-1b mistral-nemo-12b qwen1.5-moe-a2.7b qwen3-vl-2b qwen3-vl-235b-a22b mimo-7b"
     )
     assert set(wanted.split()) <= set(IDS)
@@ -68,10 +80,34 @@ def test_total_parameters_are_within_one_percent(model_id: str) -> None:
     assert load_model(model_id).num_params == pytest.approx(published * 1e9, rel=0.01)
 
 
-@pytest.mark.parametrize("model_id", sorted(NOT_EXACT))
+@pytest.mark.parametrize("model_id", sorted(set(NOT_EXACT) - set(EFFECTIVE_BILLION)))
 def test_name_labels_are_near(model_id: str) -> None:
     published = ENTRIES[model_id].published.total_billion
     assert load_model(model_id).num_params == pytest.approx(published * 1e9, rel=0.07)
+
+
+@pytest.mark.parametrize("model_id", sorted(EFFECTIVE_BILLION))
+def test_effective_parameters_leave_the_per_layer_table_out(model_id: str) -> None:
+    model = load_model(model_id)
+    effective = model.num_params - model.extra_params
+    assert effective == pytest.approx(EFFECTIVE_BILLION[model_id] * 1e9, rel=0.035)
+    assert effective + model.extra_params < ENTRIES[model_id].published.total_billion * 1e9
+
+
+def test_layers_of_gemma_4_that_share_have_no_projections_of_keys_and_values() -> None:
+    model = load_model("gemma-4-e2b")
+    own, shared = model.layers[0], model.layers[2]
+    assert own.attention.window_tokens == shared.attention.window_tokens == 512
+    assert own.attention.matmul_params - shared.attention.matmul_params == 1536 * 2 * 256
+    assert shared.mlp.dense_params - own.mlp.dense_params == 3 * 1536 * 6144
+    assert sum(layer.num_layers for layer in model.layers if layer.attention.window_tokens is None) == 7
+
+
+def test_full_layers_of_gemma_4_have_one_projection_for_keys_and_values() -> None:
+    windowed, full = load_model("gemma-4-31b").layers
+    assert windowed.attention.matmul_params == 5376 * (2 * 32 * 256 + 2 * 16 * 256)
+    assert full.attention.matmul_params == 5376 * (2 * 32 * 512 + 4 * 512)
+    assert full.attention.kv_elements_per_token == 2 * 4 * 512
 
 
 STORED = [m for m in IDS if ENTRIES[m].published.stored_total is not None and m not in STORED_MORE]
