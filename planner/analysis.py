@@ -65,6 +65,7 @@ from planner.domain.strategy import (
 )
 from planner.domain.workload import TokenLoad, Workload
 from planner.files.catalog import load_overheads
+from planner.search.space import ATTENTION_DP_DEGREES
 
 ADVANTAGES = "advantages"
 """Not a stage of its own in a plan: the controller computes them."""
@@ -353,7 +354,7 @@ class _View:
             least = replace(
                 self._least(base, job.precision),
                 depth_s=min(
-                    float(decode_chain_s(job, _degrees(job, pool), self.site(pool)).min())
+                    float(decode_chain_s(job, _degrees(job, pool), self.site(pool), attention_dp=_groups(job)).min())
                     for pool in self.cluster.pools
                 ),
             )
@@ -371,11 +372,12 @@ class _View:
         links = engine_bytes(job, strategy, slots, site)
         steps = engine_steps(job, strategy.num_engines, slots)
         tp = np.array([float(strategy.tp)])
-        step_s = float(decode_step_floor_s(job.model, job.precision, tp, site)[0])
+        groups = float(strategy.attention_dp)
+        step_s = float(decode_step_floor_s(job.model, job.precision, tp, site, attention_dp=groups)[0])
         bound = replace(
             _link_bound(links, pool.node),
             compute_s=base.work_flop / (strategy.num_gpus * peak_flop_per_s(pool.node.gpu, job.precision)),
-            depth_s=float(decode_chain_s(job, tp, site)[0]),
+            depth_s=float(decode_chain_s(job, tp, site, attention_dp=groups)[0]),
             slots_s=steps.num_tokens / steps.num_slots * step_s,
         )
         return replace(
@@ -459,6 +461,11 @@ def _degrees(job: EngineJob, pool: Pool) -> FloatArray:
     heads = max(layer.attention.num_heads for layer in job.model.layers)
     most = min(max(heads, 1), pool.num_gpus)
     return np.array([float(tp) for tp in range(1, most + 1) if max(heads, 1) % tp == 0])
+
+
+def _groups(job: EngineJob) -> float:
+    """Most attention groups of one engine: their experts are read side by side."""
+    return float(max(ATTENTION_DP_DEGREES)) if job.model.is_moe else 1.0
 
 
 def _link_bound(links: LinkBytes, node: NodeType) -> TimeBound:

@@ -353,8 +353,8 @@ def _budgets(tokens: int, max_tokens: int) -> list[int]:
 
 def _engine_neighbours(strategy: RolloutStrategy) -> Iterator[tuple[str, Strategy, float]]:
     for other in (strategy.tp * 2, strategy.tp // 2):
-        if other >= 1 and strategy.num_gpus % (other * strategy.pp) == 0:
-            ep = other if strategy.ep > 1 else 1
+        if other >= 1 and strategy.num_gpus % (other * strategy.attention_dp * strategy.pp) == 0:
+            ep = other * strategy.attention_dp if strategy.ep > 1 else 1
             yield "tp", replace(strategy, tp=other, ep=ep), 1.0
     for fraction in _FRACTIONS:
         if abs(fraction - strategy.engine_fraction) > _SAME:

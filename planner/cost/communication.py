@@ -221,12 +221,15 @@ def exchange_copies(num_places: FloatArray, num_choices: int) -> FloatArray:
 
 
 def expert_exchange_s(
-    token_bytes: FloatArray, num_choices: int, group: Span, node: NodeType
+    token_bytes: FloatArray, num_choices: int, group: Span, node: NodeType, *, merges_copies: bool = True
 ) -> tuple[FloatArray, FloatArray]:
     """(scale-up, scale-out) seconds of one expert dispatch or combine.
 
     `token_bytes` are the bytes of one rank's tokens, each counted once; copies are sent once per domain over
     the NIC and once per rank inside the domain. The two levels run as a stream, so only the longer counts.
+
+    With `merges_copies` False each of a token's copies travels alone to the rank of its expert, as kernels for the few
+    tokens of a decode step send them: (g - 1) / N of the copies stay in a domain of g ranks, 1 - g / N leave it.
     """
     if not group.communicates:
         return np.zeros_like(token_bytes), np.zeros_like(token_bytes)
@@ -237,11 +240,16 @@ def expert_exchange_s(
     # bandwidth without the (g-1)/g of the table: the share that stays on the rank is subtracted below
     local = np.maximum(group.local_ranks, 2.0)
     slope = law.slope_s_per_byte.take(local.astype(np.intp)) * (local / (local - 1.0))
-    sent = token_bytes * exchange_copies(group.local_ranks, num_choices) * (1.0 - 1.0 / group.num_ranks)
+    if merges_copies:
+        inside = exchange_copies(group.local_ranks, num_choices) * (1.0 - 1.0 / group.num_ranks)
+    else:
+        inside = num_choices * (group.local_ranks - 1.0) / group.num_ranks
+    sent = token_bytes * inside
     scale_up = (law.alpha_s.take(group.local_index) + sent * slope) * is_group
     if not group.crosses:
         return scale_up, np.zeros_like(scale_up)
-    remote = exchange_copies(group.num_domains, num_choices) * (1.0 - 1.0 / group.num_domains)
+    copies = exchange_copies(group.num_domains, num_choices) if merges_copies else float(num_choices)
+    remote = copies * (1.0 - 1.0 / group.num_domains)
     wire = token_bytes * remote * (1.0 / line_rate(node))
     if group.exchange_slowdown is not None:
         wire *= group.exchange_slowdown

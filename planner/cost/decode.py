@@ -18,12 +18,12 @@ from math import log1p
 
 import numpy as np
 
-from planner.cost.communication import Span, collective_s, pipeline_slowdown, send_s, span
+from planner.cost.communication import Span, collective_s, expert_exchange_s, pipeline_slowdown, send_s, span
 from planner.cost.formats import WeightFormats, engine_kernel, engine_rates, expert_launch_s, expert_rates
 from planner.domain.hardware import CollectiveLaw, CollectiveOp, Gpu, NodeType, Precision
 from planner.domain.model import LayerClass, Model
 from planner.domain.overheads import Overheads
-from planner.domain.strategy import FloatArray
+from planner.domain.strategy import EXPERT_EXCHANGES, BoolArray, ExpertExchange, FloatArray
 
 ACTIVATION_BYTES = 2.0
 KV_BYTES = 2.0
@@ -48,7 +48,8 @@ class EngineLayout:
     A pipeline stage has `tp * attention_dp` ranks. Experts are spread over `ep` of them and each expert's width
     over the rest. With tensor-parallel attention (`attention_dp` 1) tokens are on every rank and the all-reduce
     after a MoE layer also combines experts. With data-parallel attention each of `attention_dp` groups holds its
-    own sequences, dense layers and head; tokens are gathered before a MoE layer and scattered after it.
+    own sequences, dense layers and head; tokens are gathered before a MoE layer and scattered after it, or sent to
+    the ranks of their experts and back (`exchanges`, where every rank holds whole experts).
     """
 
     tp: FloatArray
@@ -59,6 +60,8 @@ class EngineLayout:
     expert_span: Span
     """All ranks of a pipeline stage."""
     has_attention_dp: bool
+    exchanges: BoolArray
+    has_exchange: bool
     pp_crosses: np.ndarray
     """Pipeline neighbours sit in different scale-up domains."""
     spans_nodes: np.ndarray
@@ -66,14 +69,24 @@ class EngineLayout:
 
 
 def engine_layout(
-    tp: FloatArray, pp: FloatArray, ep: FloatArray, node: NodeType, attention_dp: FloatArray | None = None
+    tp: FloatArray,
+    pp: FloatArray,
+    ep: FloatArray,
+    node: NodeType,
+    attention_dp: FloatArray | None = None,
+    exchange: FloatArray | None = None,
 ) -> EngineLayout:
-    """The layout of engines on consecutive GPUs of `node`s, TP ranks adjacent."""
+    """The layout of engines on consecutive GPUs of `node`s, TP ranks adjacent.
+
+    `exchange` indexes EXPERT_EXCHANGES; None: tokens are gathered.
+    """
     node = _small_message_node(node)
     tp_span = span(tp, 1.0, node)
     groups = np.ones_like(tp) if attention_dp is None else attention_dp
     has_attention_dp = bool(groups.max(initial=1.0) > 1)
     ranks = tp * groups
+    all_to_all = EXPERT_EXCHANGES.index(ExpertExchange.ALL_TO_ALL)
+    exchanges = np.zeros(tp.shape, dtype=np.bool_) if exchange is None else (exchange == all_to_all) & (groups > 1)
     return EngineLayout(
         tp=tp,
         attention_dp=groups,
@@ -82,6 +95,8 @@ def engine_layout(
         tp_span=tp_span,
         expert_span=span(ranks, 1.0, node) if has_attention_dp else tp_span,
         has_attention_dp=has_attention_dp,
+        exchanges=exchanges,
+        has_exchange=bool(exchanges.any()),
         pp_crosses=ranks * pp > node.scale_up_domain_gpus,
         spans_nodes=ranks * pp > node.gpus_per_node,
     )
@@ -214,7 +229,9 @@ def decode_step_terms(
         "tp_scale_out": np.broadcast_to(out * num_all_reduces + logits_out, group.shape),
     }
     if layout.has_attention_dp:
-        terms["ep_scale_up"], terms["ep_scale_out"] = expert_gather_s(model, layout, batch, node)
+        to_up, to_out = expert_tokens_s(model, layout, batch, node, merges_copies=False)
+        terms["ep_scale_up"] = np.broadcast_to(to_up, group.shape)
+        terms["ep_scale_out"] = np.broadcast_to(to_out, group.shape)
     if layout.pp.max(initial=1.0) > 1:
         is_piped = layout.pp > 1
         waiting = head + head_launch + logits_up + logits_out
@@ -240,11 +257,42 @@ def engine_host_s(overheads: Overheads, num_running: FloatArray, terms: Mapping[
     return result
 
 
-def expert_gather_s(
+def expert_tokens_s(
+    model: Model, layout: EngineLayout, num_tokens: FloatArray, node: NodeType, *, merges_copies: bool
+) -> tuple[FloatArray, FloatArray]:
+    """(scale-up, scale-out) seconds of bringing `num_tokens` tokens of all attention groups to the experts of each MoE
+    layer and the sums back; 0 without data-parallel attention.
+
+    `merges_copies`: whether an all-to-all sends a token once to each place (large batches), or once to each expert.
+    """
+    up, out = _gathered_s(model, layout, num_tokens, node)
+    if layout.has_exchange:
+        sent_up, sent_out = _exchanged_s(model, layout, num_tokens, node, merges_copies)
+        up, out = np.where(layout.exchanges, sent_up, up), np.where(layout.exchanges, sent_out, out)
+    return up, out
+
+
+def _exchanged_s(
+    model: Model, layout: EngineLayout, num_tokens: FloatArray, node: NodeType, merges_copies: bool
+) -> tuple[FloatArray, FloatArray]:
+    """Dispatch and combine in 16 bit. Each rank sends the tokens of its share of its group; all wait for the rank whose
+    experts get most of them."""
+    up, out = np.zeros_like(num_tokens), np.zeros_like(num_tokens)
+    per_rank = num_tokens / (layout.tp * layout.attention_dp) * (ACTIVATION_BYTES * model.hidden_size)
+    for layer in model.layers:
+        num_active = layer.mlp.num_active_experts
+        if layer.mlp.is_moe:
+            most = busiest_routed(num_tokens, num_active, layout.ep) * (layout.ep / (num_tokens * num_active))
+            one = expert_exchange_s(per_rank * most, num_active, layout.expert_span, node, merges_copies=merges_copies)
+            up += 2.0 * layer.num_layers * one[0]
+            out += 2.0 * layer.num_layers * one[1]
+    return up, out
+
+
+def _gathered_s(
     model: Model, layout: EngineLayout, num_tokens: FloatArray, node: NodeType
 ) -> tuple[FloatArray, FloatArray]:
-    """(scale-up, scale-out) seconds of gathering `num_tokens` tokens of all attention groups before each MoE layer
-    and scattering the sums after it; 0 without data-parallel attention."""
+    """All-gather before and reduce-scatter after each MoE layer, over all ranks of a pipeline stage."""
     num_layers = sum(layer.num_layers for layer in model.layers if layer.mlp.is_moe)
     payload = num_tokens * (ACTIVATION_BYTES * model.hidden_size)
     gather_up, gather_out = collective_s(CollectiveOp.ALL_GATHER, payload, layout.expert_span, node)
@@ -356,15 +404,14 @@ def _add_mlp(
     if not mlp.is_moe:
         return
     # The busiest of ep ranks holds more of the routed tokens and of the distinct experts than the mean.
-    spread = np.interp(np.log2(layout.ep), _LOG2_COUNTS, _NORMAL_MAXIMA)
+    spread = _spread(layout.ep)
     visited = distinct_experts(
         mlp.num_experts, mlp.num_active_experts, np.maximum(batch, 1.0), step.popularity_variance
     )
     mean_visited = visited / layout.ep
     missed_ratio = 1.0 - visited / mlp.num_experts
     busiest = np.minimum(mean_visited + spread * np.sqrt(mean_visited * missed_ratio), mlp.num_experts / layout.ep)
-    routed = batch * (mlp.num_active_experts / layout.ep)
-    routed = np.minimum(routed + spread * np.sqrt(routed), batch * mlp.num_active_experts)
+    routed = busiest_routed(batch, mlp.num_active_experts, layout.ep)
     width_share = layout.ep / (layout.tp * layout.attention_dp)
     params = mlp.params_per_expert * width_share
     rates = step.expert_rates
@@ -377,6 +424,19 @@ def _add_mlp(
         gemm,
         weight_read,
     )
+
+
+def _spread(num_ranks: FloatArray) -> FloatArray:
+    """Expected maximum of so many standard normal numbers."""
+    result: FloatArray = np.interp(np.log2(num_ranks), _LOG2_COUNTS, _NORMAL_MAXIMA)
+    return result
+
+
+def busiest_routed(num_tokens: FloatArray, num_active: int, ep: FloatArray) -> FloatArray:
+    """Copies of tokens that the busiest of `ep` ranks gets when each of `num_tokens` visits `num_active` experts."""
+    mean = num_tokens * (num_active / ep)
+    result: FloatArray = np.minimum(mean + _spread(ep) * np.sqrt(mean), num_tokens * num_active)
+    return result
 
 
 def elementwise_bytes(layer: LayerClass, hidden: int, layout: EngineLayout, group: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from planner.cost.communication import nic_rate
 from planner.cost.decode import (
+    ACTIVATION_BYTES,
     KV_BYTES,
     TABLE_BYTES,
     engine_layout,
@@ -24,7 +25,16 @@ from planner.cost.trajectory import TrajectoryTable, trajectory_table
 from planner.cost.worker import EngineJob, Site, StageCost, WorkerCosts
 from planner.domain.hardware import Precision
 from planner.domain.model import Model
-from planner.domain.strategy import ENGINE_IDLES, BoolArray, EngineIdle, FloatArray, IntArray, RolloutTable
+from planner.domain.strategy import (
+    ENGINE_IDLES,
+    EXPERT_EXCHANGES,
+    BoolArray,
+    EngineIdle,
+    ExpertExchange,
+    FloatArray,
+    IntArray,
+    RolloutTable,
+)
 
 _SLEEPS = float(ENGINE_IDLES.index(EngineIdle.SLEEP))
 _LOGITS_BYTES = 4.0
@@ -44,17 +54,19 @@ def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts
     precision = job.precision if gpu.supports(job.precision) else Precision.BF16
     memory = _engine_memory(job, precision, table, site)
     law = trajectory_table(job.load.response, job.load.prompt_mean_tokens)
-    requests = np.maximum(job.load.num_sequences / table.num_engines, 1.0)
+    # An attention group holds its own sequences and cache; an engine without attention DP is one group.
+    requests = np.maximum(job.load.num_sequences / table.num_groups, 1.0)
     in_flight = requests if job.streamed_batches is None else requests * job.streamed_batches
     waiting = in_flight if job.streamed_batches is None else requests * STEADY_BATCHES
     cache = _cache_need(job, table, memory.kv_cache, waiting, law)
-    slots = np.minimum(np.minimum(cache.max_slots, table.max_num_seqs), in_flight)
+    slots = np.minimum(np.minimum(cache.max_slots, table.max_num_seqs), in_flight) * table.attention_dp
+    requests = requests * table.attention_dp
 
     sleeps = table.idle == _SLEEPS
     weights_in_host = sleeps & (not job.receives_weights or job.lora_rank is not None)
     rows, place = _distinct(table, requests, slots)
     distinct = table.take(rows)
-    layout = engine_layout(distinct.tp, distinct.pp, distinct.ep, site.node)
+    layout = engine_layout(distinct.tp, distinct.pp, distinct.ep, site.node, distinct.attention_dp, distinct.exchange)
     price = batch_rollout if job.streamed_batches is None else streaming_rollout
     rollout = price(job, precision, distinct.num_engines, site, layout, law, requests[rows], slots[rows])
     time_terms = {name: values[place] for name, values in rollout.terms.items()}
@@ -140,6 +152,16 @@ def engine_weight_bytes(
     return result
 
 
+def exchange_buffer_bytes(model: Model, table: RolloutTable) -> FloatArray:
+    """Receive buffers of an all-to-all that captured graphs can use: two (one is filled while the other is read) with a
+    16-bit row per expert and token of a rank's largest step (DeepEP, low-latency layout); 0 without one."""
+    all_to_all = EXPERT_EXCHANGES.index(ExpertExchange.ALL_TO_ALL)
+    exchanges = (table.exchange == all_to_all) & (table.attention_dp > 1)
+    rows = 2.0 * model.max_experts * table.max_num_seqs / table.tp
+    result: FloatArray = rows * (ACTIVATION_BYTES * model.hidden_size) * exchanges
+    return result
+
+
 def lora_params(model: Model, rank: int) -> float:
     """Adapter parameters on every dense projection: rank * (inputs + outputs).
 
@@ -160,14 +182,15 @@ def lora_params(model: Model, rank: int) -> float:
 def _engine_memory(job: EngineJob, precision: Precision, table: RolloutTable, site: Site) -> _EngineMemory:
     """What an engine puts on each GPU. Logits: one 32-bit row per sequence, vocabulary sharded by TP."""
     model, overheads = job.model, site.overheads
-    weights = engine_weight_bytes(model, uniform(precision), table.tp, table.pp)
+    weights = engine_weight_bytes(model, uniform(precision), table.tp, table.pp, table.attention_dp)
     if job.lora_rank is not None:
         weights = weights + lora_params(model, job.lora_rank) * _LORA_BYTES / (table.tp * table.pp)
     hidden_bytes = overheads.engine_activation_factor * overheads.engine_batched_tokens * model.hidden_size * 2.0
     logits = table.max_num_seqs * model.vocab_size * _LOGITS_BYTES / table.tp
-    ranks_in_use = (table.tp > 1).astype(np.float64) + (table.pp > 1)
+    ranks_in_use = (table.tp > 1).astype(np.float64) + (table.pp > 1) + (table.attention_dp > 1)
     communicator = overheads.communicator_bytes * np.maximum(ranks_in_use - 1.0, 0.0)
     communicator = communicator + overheads.first_communicator_bytes * (ranks_in_use > 0)
+    communicator = communicator + exchange_buffer_bytes(model, table)
     graphs = np.full_like(weights, overheads.engine_graph_bytes)
     context = np.full_like(weights, overheads.context_bytes)
     activations = hidden_bytes + logits
@@ -200,12 +223,13 @@ def _cache_need(
     window and recurrent layers at their state. Both depend on the layout through TP only; pipeline ranks
     hold their share of the layers.
 
-    Of several engines one gets the longest responses, and all wait for it: B responses add up to their mean plus
-    sqrt(B) deviations times the expected maximum of that many nearly normal totals, sqrt(2 ln engines).
+    Of several engines (or attention groups, each with a cache of its own) one gets the longest responses, and all wait
+    for it: B responses add up to their mean plus sqrt(B) deviations times the expected maximum of that many nearly
+    normal totals, sqrt(2 ln engines). `requests` are those of one group.
     """
     law_of_lengths = job.load.response
     deviation = np.sqrt(max(law_of_lengths.mean_square_tokens - law_of_lengths.mean_tokens**2, 0.0))
-    unlucky_tokens = np.sqrt(2.0 * np.log(np.minimum(table.num_engines, job.load.num_sequences))) * deviation
+    unlucky_tokens = np.sqrt(2.0 * np.log(np.minimum(table.num_groups, job.load.num_sequences))) * deviation
     longest = float(job.load.prompt_max_tokens + job.load.response.max_tokens)
     max_slots = np.empty_like(requests)
     holds_longest = np.empty(requests.shape, dtype=np.bool_)
@@ -243,7 +267,8 @@ def _distinct(table: RolloutTable, requests: FloatArray, slots: FloatArray) -> t
     Engine fraction, sequence limit and idle mode act on the time of a rollout only through `slots`, so most
     candidates of an enumerated table repeat another's time. `slots` is an integer or all requests.
     """
-    columns = np.stack([table.num_engines, table.tp, table.pp, table.ep, np.where(slots < requests, slots, 0.0)])
+    ranks = [table.num_engines, table.tp, table.pp, table.ep, table.attention_dp, table.exchange]
+    columns = np.stack([*ranks, np.where(slots < requests, slots, 0.0)])
     radix = columns.max(axis=1, initial=1.0) + 1.0
     key = np.zeros_like(slots)
     for column, size in zip(columns, radix, strict=True):

@@ -40,6 +40,7 @@ from planner.domain.model import Model
 from planner.domain.strategy import (
     ContextParallel,
     EngineIdle,
+    ExpertExchange,
     FloatArray,
     Recompute,
     RolloutStrategy,
@@ -327,7 +328,16 @@ def engine_steps(job: EngineJob, num_engines: float, num_slots: float) -> Engine
 def decode_weight_bytes(model: Model, precision: Precision, num_tokens: float, popularity_variance: float) -> float:
     """Weights that a step of `num_tokens` sequences must read: all dense matrices, the head, and of the routed
     experts those that the tokens visit, never all of them."""
-    totals = model_totals(model, True)
+    return dense_read_bytes(model, precision) + expert_read_bytes(model, precision, num_tokens, popularity_variance)
+
+
+def dense_read_bytes(model: Model, precision: Precision) -> float:
+    """Weights that every decode step reads, whatever its tokens: dense matrices and the head."""
+    return model_totals(model, True).dense_matmul_params * precision.num_bytes + model.embedding_params * TABLE_BYTES
+
+
+def expert_read_bytes(model: Model, precision: Precision, num_tokens: float, popularity_variance: float) -> float:
+    """Weights of the routed experts that at least one of the tokens of a step visits."""
     experts = sum(
         group.num_layers
         * group.params_per_expert
@@ -336,9 +346,9 @@ def decode_weight_bytes(model: Model, precision: Precision, num_tokens: float, p
                 group.num_experts, group.num_active, np.array([max(num_tokens, 1.0)]), popularity_variance
             )[0]
         )
-        for group in totals.experts
+        for group in model_totals(model, True).experts
     )
-    return (totals.dense_matmul_params + experts) * precision.num_bytes + model.embedding_params * TABLE_BYTES
+    return experts * precision.num_bytes
 
 
 def cache_read_bytes(model: Model, prompt_tokens: float, sequence: Lengths, tp: FloatArray) -> FloatArray:
@@ -364,12 +374,14 @@ def engine_bytes(job: EngineJob, strategy: RolloutStrategy, num_slots: float, si
         # With pp groups of sequences each pipeline rank reads its layers once per group.
         groups = min(num_running, strategy.pp)
         size = max(num_running / strategy.pp, 1.0)
-        return decode_weight_bytes(model, job.precision, size, variance) * groups / (strategy.pp * strategy.tp)
+        experts = expert_read_bytes(model, job.precision, size, variance) / strategy.attention_dp
+        return (dense_read_bytes(model, job.precision) + experts) * groups / (strategy.pp * strategy.tp)
 
     sequence = Lengths.with_prompt(load.prompt_mean_tokens, load.response)
     tp = np.array([float(strategy.tp)])
     requests = max(load.num_sequences / strategy.num_engines, 1.0)
-    cached = requests * float(cache_read_bytes(model, load.prompt_mean_tokens, sequence, tp)[0]) / strategy.pp
+    of_one = float(cache_read_bytes(model, load.prompt_mean_tokens, sequence, tp)[0])
+    cached = requests * of_one / (strategy.attention_dp * strategy.pp)
     memory_bytes = steps.num_full * read(steps.num_slots) + steps.num_single * read(1.0) + cached
     prompts = max(requests / load.num_shared, 1.0) * load.prompt_mean_tokens
     links = _engine_links(model, strategy, prompts, steps.num_tokens, site)
@@ -381,15 +393,32 @@ def engine_bytes(job: EngineJob, strategy: RolloutStrategy, num_slots: float, si
 def _engine_links(
     model: Model, strategy: RolloutStrategy, prompt_tokens: float, decoded_tokens: float, site: Site
 ) -> LinkBytes:
-    """Two passes per all-reduce after each mixer, logits gathered, hidden states to the next pipeline rank."""
+    """Two passes per all-reduce after each mixer, logits gathered, tokens to the experts of data-parallel attention and
+    back, hidden states to the next pipeline rank."""
     one = np.ones(1)
-    at = engine_layout(one * strategy.tp, one * strategy.pp, one * strategy.ep, site.node)
-    hidden_bytes = (prompt_tokens + decoded_tokens) * ACTIVATION_BYTES * model.hidden_size
+    at = engine_layout(one * strategy.tp, one * strategy.pp, one * strategy.ep, site.node, one * strategy.attention_dp)
+    num_tokens = prompt_tokens + decoded_tokens
+    hidden_bytes = num_tokens / strategy.attention_dp * ACTIVATION_BYTES * model.hidden_size
     reduced = hidden_bytes * num_all_reduces(model) / strategy.pp
-    logits = decoded_tokens * ACTIVATION_BYTES * model.vocab_size
+    logits = decoded_tokens / strategy.attention_dp * ACTIVATION_BYTES * model.vocab_size
     result = ring_bytes(reduced, at.tp_span, num_passes=2.0) + ring_bytes(logits, at.tp_span)
+    if strategy.attention_dp > 1:
+        result += _expert_tokens(model, strategy, num_tokens, at.expert_span)
     if strategy.pp > 1:
         result += _on_link(hidden_bytes, crosses=bool(at.pp_crosses[0]))
+    return result
+
+
+def _expert_tokens(model: Model, strategy: RolloutStrategy, num_tokens: float, ranks: Span) -> LinkBytes:
+    """Tokens to the experts of every MoE layer and sums back: gathered and scattered, or sent once to each place."""
+    result = LinkBytes()
+    for group in model_totals(model, True).experts:
+        payload = num_tokens * ACTIVATION_BYTES * model.hidden_size * group.num_layers / strategy.pp
+        if strategy.exchange is ExpertExchange.ALL_TO_ALL:
+            share = payload / (strategy.tp * strategy.attention_dp)
+            result += dispatch_bytes(share, group.num_active, ranks).times(2.0)
+        else:
+            result += ring_bytes(payload, ranks, num_passes=2.0)
     return result
 
 
@@ -398,14 +427,18 @@ def num_all_reduces(model: Model) -> float:
     return 1.0 + sum(layer.num_layers * num_mixers(layer) for layer in model.layers)
 
 
-def decode_step_floor_s(model: Model, precision: Precision, tp: FloatArray, site: Site) -> FloatArray:
-    """Least seconds of one decode step of a single sequence without its cache, on engines of `tp` ranks.
+def decode_step_floor_s(
+    model: Model, precision: Precision, tp: FloatArray, site: Site, *, attention_dp: FloatArray | float = 1.0
+) -> FloatArray:
+    """Least seconds of one decode step of a single sequence without its cache, on engines of `tp` x `attention_dp`
+    ranks.
 
-    (weights that one token reads) / (tp HBM) + all-reduces at zero bytes + kernel launches. Pipeline ranks follow each
-    other, so pp does not shorten it. Shape of `tp`.
+    (weights that one token reads) / (tp HBM), experts from all ranks, + all-reduces at zero bytes + kernel launches.
+    Pipeline ranks follow each other, so pp does not shorten it. Shape of `tp`.
     """
     node = engine_node(site.node, site.overheads.engine_all_reduce_latency_ratio)
-    reads = decode_weight_bytes(model, precision, 1.0, 0.0) / (tp * node.gpu.hbm_bytes_per_s)
+    experts = expert_read_bytes(model, precision, 1.0, 0.0) / attention_dp
+    reads = (dense_read_bytes(model, precision) + experts) / (tp * node.gpu.hbm_bytes_per_s)
     zero = np.zeros_like(tp)
     up, out = collective_s(CollectiveOp.ALL_REDUCE, zero, engine_layout(tp, tp * 0 + 1, tp * 0 + 1, node).tp_span, node)
     launch = sum(
@@ -415,14 +448,15 @@ def decode_step_floor_s(model: Model, precision: Precision, tp: FloatArray, site
     return result
 
 
-def decode_chain_s(job: EngineJob, tp: FloatArray, site: Site) -> FloatArray:
-    """Seconds of the longest response alone on an engine of `tp` ranks: its prompt as one step, then step after step.
+def decode_chain_s(job: EngineJob, tp: FloatArray, site: Site, *, attention_dp: FloatArray | float = 1.0) -> FloatArray:
+    """Seconds of the longest response alone on an engine of `tp` x `attention_dp` ranks: its prompt as one step, then
+    step after step.
 
     Shape of `tp`; its own cache is read in every step.
     """
     load = job.load
     longest = load.response.expected_maximum(load.num_sequences)
-    step_s = decode_step_floor_s(job.model, job.precision, tp, site)
+    step_s = decode_step_floor_s(job.model, job.precision, tp, site, attention_dp=attention_dp)
     sequence = Lengths.fixed(load.prompt_mean_tokens + longest)
     cached = cache_read_bytes(job.model, load.prompt_mean_tokens, sequence, tp) / site.node.gpu.hbm_bytes_per_s
     return longest * step_s + cached
@@ -438,21 +472,26 @@ def least_rollout_bytes(job: EngineJob) -> float:
 
 
 def engine_slots(job: EngineJob, strategy: RolloutStrategy, cache_bytes: float) -> float:
-    """Sequences that one engine decodes at a time: its limit, its requests, and what `cache_bytes` per GPU hold."""
+    """Sequences that one engine decodes at a time: its limit, its requests, and what `cache_bytes` per GPU hold, of all
+    its attention groups together."""
     load, model = job.load, job.model
-    requests = max(load.num_sequences / strategy.num_engines, 1.0)
+    groups = strategy.attention_dp
+    requests = max(load.num_sequences / (strategy.num_engines * groups), 1.0)
     longest = float(load.prompt_max_tokens + load.response.max_tokens)
     per_token, per_sequence = cache_bytes_per_gpu(model, float(strategy.tp), longest)
     budget = cache_bytes * model.num_layers / ceil(model.num_layers / strategy.pp)
     table = trajectory_table(load.response, load.prompt_mean_tokens)
     held = float(table.slots_within(np.array([requests]), np.array([budget]), per_token, per_sequence)[0])
-    return min(max(float(floor(held)), 1.0) if held < requests else requests, strategy.max_num_seqs, requests)
+    held = max(float(floor(held)), 1.0) if held < requests else requests
+    return groups * min(held, strategy.max_num_seqs, requests)
 
 
 def resident_weight_bytes(job: EngineJob, strategy: RolloutStrategy) -> float:
     """Bytes per GPU of an engine's weights, its adapters included."""
     one = np.ones(1)
-    held = float(engine_weight_bytes(job.model, uniform(job.precision), one * strategy.tp, one * strategy.pp)[0])
+    formats = uniform(job.precision)
+    tp, pp, groups = (one * degree for degree in (strategy.tp, strategy.pp, strategy.attention_dp))
+    held = float(engine_weight_bytes(job.model, formats, tp, pp, groups)[0])
     return held + (0.0 if job.lora_rank is None else _adapter_bytes(job, strategy, job.lora_rank))
 
 

@@ -16,7 +16,7 @@ from planner.cost.decode import (
     ACTIVATION_BYTES,
     EngineLayout,
     elementwise_bytes,
-    expert_gather_s,
+    expert_tokens_s,
     layer_launch_s,
     linear_s,
     num_mixers,
@@ -83,8 +83,8 @@ def step_communication_s(model: Model, layout: EngineLayout, step_tokens: FloatA
     )
     seconds: FloatArray = num_all_reduces * (up + out)
     if layout.has_attention_dp:
-        gather_up, gather_out = expert_gather_s(model, layout, step_tokens, node)
-        seconds = seconds + gather_up + gather_out
+        up, out = expert_tokens_s(model, layout, step_tokens, node, merges_copies=True)
+        seconds = seconds + up + out
     return seconds
 
 

@@ -64,7 +64,11 @@ def batch_rollout(
     terms["prefill"] = prefill_s(
         job.model, uniform(precision), site.node, site.overheads, layout, prompts, load.prompt_mean_tokens
     )
-    terms["imbalance"] = _imbalance_s(job, num_engines, requests, slots, full_step, tail_step)
+    # The slowest attention group holds up its engine as the slowest engine holds up the rollout.
+    groups = layout.attention_dp
+    terms["imbalance"] = _imbalance_s(
+        job, num_engines * groups, requests / groups, slots / groups, full_step, tail_step
+    )
     remaining: dict[Moment, FloatArray] = {}
     if job.moments:
         node_s = weight * sum(step.values(), start=np.zeros_like(weight))

@@ -10,6 +10,7 @@ from planner.domain.stages import WorkerName
 from planner.domain.strategy import (
     CONTEXT_PARALLELS,
     ENGINE_IDLES,
+    EXPERT_EXCHANGES,
     OFFLOADS,
     RECOMPUTES,
     SHARDINGS,
@@ -25,13 +26,16 @@ ENUMERATED: dict[str, tuple[str, ...]] = {
     "recompute": tuple(RECOMPUTES),
     "offload": tuple(OFFLOADS),
     "idle": tuple(ENGINE_IDLES),
+    "exchange": tuple(EXPERT_EXCHANGES),
 }
 """Fields whose values are names."""
 TRAINER_FIELDS = (
     "num_gpus", "tp", "pp", "vpp", "cp", "dp", "context_parallel", "ep", "etp", "sharding", "shard_ranks",
     "micro_batch_tokens", "inference_tokens", "recompute", "offload",
 )  # fmt: skip
-ENGINE_FIELDS = ("num_gpus", "tp", "pp", "ep", "dp", "engine_fraction", "max_num_seqs", "idle")
+ENGINE_FIELDS = (
+    "num_gpus", "tp", "pp", "attention_dp", "ep", "exchange", "dp", "engine_fraction", "max_num_seqs", "idle",
+)  # fmt: skip
 """`dp` is the number of engines."""
 
 

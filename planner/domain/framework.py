@@ -18,12 +18,14 @@ from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import (
     CONTEXT_PARALLELS,
     ENGINE_IDLES,
+    EXPERT_EXCHANGES,
     OFFLOADS,
     RECOMPUTES,
     SHARDINGS,
     BoolArray,
     ContextParallel,
     EngineIdle,
+    ExpertExchange,
     FloatArray,
     IntArray,
     Offload,
@@ -93,7 +95,7 @@ class FrameworkRules:
     max_rollout_pp: int
     allows_rollout_ep: bool
     rollout_ep_equals_tp: bool
-    """An engine with expert parallelism spreads experts over all its TP ranks."""
+    """An engine with expert parallelism spreads experts over all its ranks: tp, times attention DP where it has that."""
     engine_idles: frozenset[EngineIdle]
     must_share: tuple[frozenset[WorkerName], ...]
     """Workers that always sit on one device group."""
@@ -128,6 +130,14 @@ class FrameworkRules:
     max_batches_staleness: int | None = None
     """Largest version lag of asynchronous batches where it is smaller than that of streaming; None: `max_staleness`."""
 
+    max_attention_dp: int = 1
+    """Most groups of data-parallel attention in one engine; 1 where it cannot be configured."""
+    attention_dp_needs_ep: bool = False
+    """Data-parallel attention is said by expert parallelism above tp, so that it always spreads the experts."""
+    attention_dp_excludes_overlap: bool = False
+    """Iterations that overlap need another engine class, which has no data-parallel attention."""
+    expert_exchanges: frozenset[ExpertExchange] = frozenset({ExpertExchange.GATHER})
+    """How tokens may reach the experts of engines with data-parallel attention."""
     batches_exclude_reward_model: bool = False
     """Asynchronous batches run without a reward model on GPUs."""
     batches_exclude_dynamic_sampling: bool = False
@@ -338,19 +348,51 @@ def trainer_faults(
     return min(found, key=lambda item: len(item[1]), default=("", ()))
 
 
-def rollout_rejections(rules: FrameworkRules, table: RolloutTable) -> tuple[tuple[str, BoolArray], ...]:
-    """Rows that the framework's engines cannot express, by reason; masks of shape (num_candidates,)."""
-    return tuple((f"{rules.title}: {reason}", mask) for reason, mask in rollout_masks(rules, table) if mask.any())
+def rollout_rejections(
+    rules: FrameworkRules, table: RolloutTable, *, overlaps: bool = False
+) -> tuple[tuple[str, BoolArray], ...]:
+    """Rows that the framework's engines cannot express, by reason; masks of shape (num_candidates,).
+
+    `overlaps`: iterations overlap.
+    """
+    masks = rollout_masks(rules, table, overlaps=overlaps)
+    return tuple((f"{rules.title}: {reason}", mask) for reason, mask in masks if mask.any())
 
 
-def rollout_masks(rules: FrameworkRules, table: RolloutTable) -> tuple[tuple[str, BoolArray], ...]:
+def rollout_masks(
+    rules: FrameworkRules, table: RolloutTable, *, overlaps: bool = False
+) -> tuple[tuple[str, BoolArray], ...]:
     wide_ep = table.ep > 1
+    all_ranks = table.tp * table.attention_dp
     idles = " or ".join(_IDLE_WORDS[idle] for idle in EngineIdle if idle in rules.engine_idles)
     return (
         (f"rollout pp above {rules.max_rollout_pp}", np.asarray(table.pp > rules.max_rollout_pp)),
         ("no rollout expert parallelism", np.asarray(wide_ep & (not rules.allows_rollout_ep))),
-        ("rollout ep differs from tp", np.asarray(wide_ep & rules.rollout_ep_equals_tp & (table.ep != table.tp))),
+        ("rollout ep differs from tp", np.asarray(wide_ep & rules.rollout_ep_equals_tp & (table.ep != all_ranks))),
+        *_attention_dp_masks(rules, table, overlaps),
         (f"engines always {idles}", ~_is_in(table.idle, ENGINE_IDLES, frozenset(rules.engine_idles))),
+    )
+
+
+def _attention_dp_masks(
+    rules: FrameworkRules, table: RolloutTable, overlaps: bool
+) -> tuple[tuple[str, BoolArray], ...]:
+    groups = table.attention_dp
+    is_split = groups > 1
+    most = rules.max_attention_dp
+    above = "no data-parallel attention in engines" if most == 1 else f"attention dp above {most}"
+    allowed = np.array([kind in rules.expert_exchanges for kind in EXPERT_EXCHANGES])
+    return (
+        (above, np.asarray(groups > most)),
+        (
+            "attention dp without expert parallelism",
+            np.asarray(is_split & rules.attention_dp_needs_ep & (table.ep == 1)),
+        ),
+        (
+            "attention dp while iterations overlap",
+            np.asarray(is_split & (rules.attention_dp_excludes_overlap & overlaps)),
+        ),
+        ("no all-to-all between the ranks of an engine", ~allowed[table.exchange.astype(np.int64)]),
     )
 
 

@@ -75,7 +75,7 @@ def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
         *_execution_problems(rules, plan.execution, plan.workload),
         *_order_problems(rules, plan),
         *_stage_problems(rules, plan, workers),
-        *_strategy_problems(rules, plan.workload, workers),
+        *_strategy_problems(rules, plan, workers),
         *_mesh_problems(rules, plan.workload, workers),
         *_placement_problems(rules, plan, workers),
         *_batch_problems(plan.workload, workers),
@@ -166,17 +166,18 @@ def _stage_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWork
     return problems
 
 
-def _strategy_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
+def _strategy_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
     """What strategies ask too much, once for all workers of which the same is true."""
     who: dict[tuple[str, str], list[str]] = {}
     for worker in workers:
         if worker.name not in rules.workers:
             continue
         if isinstance(worker.strategy, RolloutStrategy):
-            masks = rollout_masks(rules, RolloutTable.of((worker.strategy,)))
+            engines = RolloutTable.of((worker.strategy,))
+            masks = rollout_masks(rules, engines, overlaps=plan.execution.is_asynchronous)
             backend, faults = "", tuple(reason for reason, mask in masks if mask[0])
         else:
-            model = worker_model(workload, worker.name)
+            model = worker_model(plan.workload, worker.name)
             backend, faults = trainer_faults(
                 rules, worker.strategy, trains=worker.trains, worker=worker.name, model=model
             )
@@ -269,9 +270,9 @@ def _batch_problems(workload: Workload, workers: tuple[PlacedWorker, ...]) -> li
     for worker in workers:
         strategy = worker.strategy
         if isinstance(strategy, RolloutStrategy):
-            if strategy.num_gpus % (strategy.tp * strategy.pp):
+            if strategy.num_gpus % strategy.engine_gpus:
                 problems.append(
-                    f"{worker.name.value}: engines of {strategy.tp * strategy.pp} GPUs do not fill {strategy.num_gpus}"
+                    f"{worker.name.value}: engines of {strategy.engine_gpus} GPUs do not fill {strategy.num_gpus}"
                 )
             continue
         if worker.trains and sequences % strategy.dp:

@@ -2,8 +2,9 @@
 
 Ranks of a worker are numbered from 0 on the first GPU of its device group, node by node. Trainers order their axes
 tp, cp, dp, pp from fastest to slowest (Megatron's default `tp-cp-ep-dp-pp`; experts: etp, ep, expert dp, pp), so that
-tensor-parallel neighbours are adjacent and pipeline ranks furthest apart. Engines order tp, pp, engine: every engine
-is a block of adjacent GPUs. `planner.cost.layout` prices the same order.
+tensor-parallel neighbours are adjacent and pipeline ranks furthest apart. Engines order tp, attention dp, pp, engine
+(experts: their width, ep, pp, engine): every engine is a block of adjacent GPUs. `planner.cost.layout` prices the same
+order.
 """
 
 from __future__ import annotations
@@ -138,10 +139,14 @@ def worker_ranks(worker: WorkerName, strategy: Strategy, group: DeviceGroup, poo
 def _axes(strategy: Strategy) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
     """(name, size) of the dense and of the expert axes, innermost first."""
     if isinstance(strategy, RolloutStrategy):
-        dense = (("tp", strategy.tp), ("pp", strategy.pp), ("engine", strategy.num_engines))
-        if strategy.ep == 1:
+        outer = (("pp", strategy.pp), ("engine", strategy.num_engines))
+        ranks = strategy.tp * strategy.attention_dp
+        groups = (("attention dp", strategy.attention_dp),) if strategy.attention_dp > 1 else ()
+        dense = (("tp", strategy.tp), *groups, *outer)
+        if strategy.ep == 1 and not groups:
             return dense, ()
-        return dense, (("ep", strategy.ep), ("pp", strategy.pp), ("engine", strategy.num_engines))
+        width = (("expert tp", ranks // strategy.ep),) if strategy.ep < ranks else ()
+        return dense, (*width, ("ep", strategy.ep), *outer)
     assert isinstance(strategy, TrainerStrategy)
     trainer = (("tp", strategy.tp), ("cp", strategy.cp), ("dp", strategy.dp), ("pp", strategy.pp))
     if strategy.ep * strategy.etp == 1:

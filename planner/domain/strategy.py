@@ -67,11 +67,21 @@ class EngineIdle(StrEnum):
     """Weights and KV cache are released; the next weight sync brings weights back."""
 
 
+class ExpertExchange(StrEnum):
+    """How tokens reach the experts of an engine whose attention is data-parallel."""
+
+    GATHER = "gather"
+    """Tokens of all attention groups are gathered on every rank before a MoE layer, sums are scattered after it."""
+    ALL_TO_ALL = "all-to-all"
+    """Each token goes to the ranks that hold its experts, and the results come back: dispatch and combine."""
+
+
 SHARDINGS = tuple(Sharding)
 RECOMPUTES = tuple(Recompute)
 OFFLOADS = tuple(Offload)
 CONTEXT_PARALLELS = tuple(ContextParallel)
 ENGINE_IDLES = tuple(EngineIdle)
+EXPERT_EXCHANGES = tuple(ExpertExchange)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,22 +118,32 @@ class TrainerStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutStrategy:
-    """Strategy of generation engines; num_gpus = tp * pp * num_engines."""
+    """Strategy of generation engines; num_gpus = tp * attention_dp * pp * num_engines."""
 
     num_gpus: int
     tp: int
     pp: int
     ep: int
-    """Expert parallelism inside one engine; 1 or tp."""
+    """Expert parallelism inside one engine; divides tp * attention_dp. Each expert's width is spread over the rest."""
     engine_fraction: float
     """Share of GPU memory that the engine may use, weights included."""
     max_num_seqs: int
-    """Most sequences that one engine decodes at the same time."""
+    """Most sequences that one engine, or each of its attention groups, decodes at the same time."""
     idle: EngineIdle
+    attention_dp: int = 1
+    """Groups of `tp` ranks in one engine, each with attention weights, sequences and a KV cache of its own; experts
+    are spread over all of them."""
+    exchange: ExpertExchange = ExpertExchange.GATHER
+    """How tokens reach experts; matters where attention_dp > 1."""
+
+    @property
+    def engine_gpus(self) -> int:
+        """GPUs of one engine."""
+        return self.tp * self.attention_dp * self.pp
 
     @property
     def num_engines(self) -> int:
-        return self.num_gpus // (self.tp * self.pp)
+        return self.num_gpus // self.engine_gpus
 
 
 Strategy = TrainerStrategy | RolloutStrategy
@@ -224,7 +244,7 @@ class TrainerTable(_Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutTable(_Table):
-    """Columns as in RolloutStrategy; `idle` is an index into ENGINE_IDLES."""
+    """Columns as in RolloutStrategy; `idle` and `exchange` are indices into ENGINE_IDLES and EXPERT_EXCHANGES."""
 
     num_gpus: FloatArray
     tp: FloatArray
@@ -233,10 +253,22 @@ class RolloutTable(_Table):
     engine_fraction: FloatArray
     max_num_seqs: FloatArray
     idle: FloatArray
+    attention_dp: FloatArray
+    exchange: FloatArray
+
+    @property
+    def engine_gpus(self) -> FloatArray:
+        """GPUs of one engine."""
+        return self.tp * self.attention_dp * self.pp
 
     @property
     def num_engines(self) -> FloatArray:
-        return self.num_gpus / (self.tp * self.pp)
+        return self.num_gpus / self.engine_gpus
+
+    @property
+    def num_groups(self) -> FloatArray:
+        """Attention groups of all engines: each has a KV cache of its own."""
+        return self.num_engines * self.attention_dp
 
     def row(self, index: int) -> RolloutStrategy:
         def value(name: str) -> int:
@@ -245,16 +277,21 @@ class RolloutTable(_Table):
         return RolloutStrategy(
             num_gpus=value("num_gpus"), tp=value("tp"), pp=value("pp"), ep=value("ep"),
             engine_fraction=float(self.engine_fraction[index]), max_num_seqs=value("max_num_seqs"),
-            idle=ENGINE_IDLES[value("idle")],
+            idle=ENGINE_IDLES[value("idle")], attention_dp=value("attention_dp"),
+            exchange=EXPERT_EXCHANGES[value("exchange")],
         )  # fmt: skip
 
     @classmethod
     def of(cls, strategies: tuple[RolloutStrategy, ...]) -> RolloutTable:
         """One row per strategy."""
+        codes: dict[str, tuple[StrEnum, ...]] = {"idle": ENGINE_IDLES, "exchange": EXPERT_EXCHANGES}
         return cls(
             **{
                 f.name: frozen(
-                    [ENGINE_IDLES.index(s.idle) if f.name == "idle" else getattr(s, f.name) for s in strategies]
+                    [
+                        codes[f.name].index(getattr(s, f.name)) if f.name in codes else getattr(s, f.name)
+                        for s in strategies
+                    ]
                 )
                 for f in fields(cls)
             }

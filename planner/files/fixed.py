@@ -12,6 +12,7 @@ from planner.domain.stages import StageKind, Worker, WorkerName, build_graph
 from planner.domain.strategy import (
     ContextParallel,
     EngineIdle,
+    ExpertExchange,
     Offload,
     Recompute,
     RolloutStrategy,
@@ -31,7 +32,8 @@ _TRAINER_ONLY = (
     "vpp", "cp", "context_parallel", "etp", "sharding", "shard_ranks", "micro_batch_tokens", "inference_tokens",
     "recompute", "offload",
 )  # fmt: skip
-_ENGINE_ONLY = ("engine_fraction", "max_num_seqs", "idle")
+_ENGINE_CHOICES = ("engine_fraction", "max_num_seqs", "idle")
+_ENGINE_ONLY = (*_ENGINE_CHOICES, "attention_dp", "exchange")
 
 
 def build_fixed_workers(spec: WorkloadSpec, request: PlanRequest) -> tuple[FixedWorker, ...]:
@@ -81,7 +83,7 @@ def fixed_assumptions(spec: WorkloadSpec, workers: tuple[FixedWorker, ...]) -> t
 def _choices(placed: FixedWorker) -> tuple[str, ...]:
     """Keys whose default decides memory or time of a worker."""
     if isinstance(placed.strategy, RolloutStrategy):
-        return _ENGINE_ONLY
+        return _ENGINE_CHOICES
     if placed.worker in (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER):
         return ("sharding", "micro_batch_tokens", "inference_tokens", "recompute", "offload")
     return ("sharding", "inference_tokens", "offload")
@@ -140,7 +142,9 @@ def _require_divides(product: int, num_gpus: int, names: str, where: str) -> Non
 
 
 def _engine(item: WorkerSpec, num_gpus: int, where: str) -> RolloutStrategy:
-    _require_divides(item.tp * item.pp, num_gpus, "tp x pp", where)
+    groups = item.attention_dp or 1
+    names = "tp x pp" if groups == 1 else "tp x attention_dp x pp"
+    _require_divides(item.tp * groups * item.pp, num_gpus, names, where)
     return RolloutStrategy(
         num_gpus=num_gpus,
         tp=item.tp,
@@ -149,6 +153,8 @@ def _engine(item: WorkerSpec, num_gpus: int, where: str) -> RolloutStrategy:
         engine_fraction=item.engine_fraction or DEFAULT_ENGINE_FRACTION,
         max_num_seqs=item.max_num_seqs or DEFAULT_NUM_SEQS,
         idle=_choice(item.idle, EngineIdle, EngineIdle.SLEEP, f"{where}.idle"),
+        attention_dp=groups,
+        exchange=_choice(item.exchange, ExpertExchange, ExpertExchange.GATHER, f"{where}.exchange"),
     )
 
 

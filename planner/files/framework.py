@@ -19,7 +19,7 @@ from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.framework import FrameworkRules, TrainerBackend
 from planner.domain.hardware import Precision
 from planner.domain.stages import StageName, WorkerName
-from planner.domain.strategy import ContextParallel, EngineIdle, Offload, Recompute, Sharding
+from planner.domain.strategy import ContextParallel, EngineIdle, ExpertExchange, Offload, Recompute, Sharding
 from planner.domain.technique import Support, Technique, TechniqueName
 from planner.errors import InvalidInputError, nearest
 
@@ -37,6 +37,7 @@ _SETS: dict[str, type[StrEnum]] = {
     "inference_offloads": Offload,
     "workers": WorkerName,
     "engine_idles": EngineIdle,
+    "expert_exchanges": ExpertExchange,
     "train_precisions": Precision,
     "rollout_precisions": Precision,
     "supported_stages": StageName,

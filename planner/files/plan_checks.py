@@ -217,8 +217,11 @@ def _placement_problems(
 
 def _strategy_problems(place: str, strategy: Strategy, dp: int) -> Iterator[str]:
     if isinstance(strategy, RolloutStrategy):
-        if strategy.tp * strategy.pp * dp != strategy.num_gpus:
-            yield f"{place}: tp x pp x dp is not num_gpus, {strategy.num_gpus}"
+        if strategy.engine_gpus * dp != strategy.num_gpus:
+            groups = " x attention_dp" if strategy.attention_dp > 1 else ""
+            yield f"{place}: tp{groups} x pp x dp is not num_gpus, {strategy.num_gpus}"
+        elif strategy.tp * strategy.attention_dp % strategy.ep:
+            yield f"{place}.ep: {strategy.ep} does not divide tp x attention_dp"
         return
     assert isinstance(strategy, TrainerStrategy)
     if strategy.tp * strategy.pp * strategy.cp * dp != strategy.num_gpus:

@@ -36,6 +36,7 @@ from planner.domain.stages import Role, StageName, WorkerName
 from planner.domain.strategy import (
     ContextParallel,
     EngineIdle,
+    ExpertExchange,
     Offload,
     Recompute,
     RolloutStrategy,
@@ -197,7 +198,7 @@ class TrainerStrategyFile(_Part):
 
 
 class RolloutStrategyFile(_Part):
-    """Strategy of generation engines; num_gpus = tp x pp x dp, dp being the number of engines."""
+    """Strategy of generation engines; num_gpus = tp x attention_dp x pp x dp, dp being the number of engines."""
 
     kind: Literal["rollout"]
     num_gpus: Positive
@@ -210,11 +211,13 @@ class RolloutStrategyFile(_Part):
     engine_fraction: float = Field(gt=0, le=1)
     max_num_seqs: Positive
     idle: EngineIdle
+    attention_dp: Positive = 1
+    exchange: ExpertExchange = ExpertExchange.GATHER
 
     def to_domain(self) -> RolloutStrategy:
         return RolloutStrategy(
             num_gpus=self.num_gpus, tp=self.tp, pp=self.pp, ep=self.ep, engine_fraction=self.engine_fraction,
-            max_num_seqs=self.max_num_seqs, idle=self.idle,
+            max_num_seqs=self.max_num_seqs, idle=self.idle, attention_dp=self.attention_dp, exchange=self.exchange,
         )  # fmt: skip
 
 

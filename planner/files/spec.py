@@ -58,6 +58,8 @@ class WorkerSpec:
     engine_fraction: float | None = None
     max_num_seqs: int | None = None
     idle: str | None = None
+    attention_dp: int | None = None
+    exchange: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

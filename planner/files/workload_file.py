@@ -172,6 +172,10 @@ class WorkerFile(_Section):
     engine_fraction: float | None = Field(default=None, gt=0, le=1, description="Engines: share of GPU memory.")
     max_num_seqs: int | None = Field(default=None, ge=1, le=2**20, description="Engines: sequences decoded at a time.")
     idle: Name | None = Field(default=None, description="Engines: resident or sleep.")
+    attention_dp: int | None = Field(
+        default=None, ge=1, le=4096, description="Engines: groups of tp ranks with attention and a cache of their own."
+    )
+    exchange: Name | None = Field(default=None, description="Engines with attention_dp: gather or all-to-all.")
 
     def to_spec(self) -> WorkerSpec:
         return WorkerSpec(
@@ -180,6 +184,7 @@ class WorkerFile(_Section):
             sharding=self.sharding, shard_ranks=self.shard_ranks, micro_batch_tokens=self.micro_batch_tokens,
             inference_tokens=self.inference_tokens, recompute=self.recompute, offload=self.offload,
             engine_fraction=self.engine_fraction, max_num_seqs=self.max_num_seqs, idle=self.idle,
+            attention_dp=self.attention_dp, exchange=self.exchange,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from planner.domain.plan import NamedValue, Plan
 from planner.domain.stages import StageName
-from planner.domain.strategy import EngineIdle, Offload, Recompute, Sharding, Strategy, TrainerStrategy
+from planner.domain.strategy import EngineIdle, ExpertExchange, Offload, Recompute, Sharding, Strategy, TrainerStrategy
 from planner.errors import printable
 from planner.files.workload import KEY_INPUTS
 from planner.units import format_bytes, format_percent, format_seconds
@@ -59,8 +59,17 @@ def strategy_words(strategy: Strategy | None, *, trains: bool = True) -> str:
     idle = "sleeping when idle" if strategy.idle is EngineIdle.SLEEP else "always resident"
     return ", ".join(
         (
-            engines + degrees(("tp", strategy.tp), ("pp", strategy.pp), ("ep", strategy.ep), always=("tp",)),
-            f"up to {counted(strategy.max_num_seqs, 'sequence')} each",
+            engines
+            + degrees(
+                ("tp", strategy.tp),
+                ("pp", strategy.pp),
+                ("attention dp", strategy.attention_dp),
+                ("ep", strategy.ep),
+                always=("tp",),
+            ),
+            *(("all-to-all",) if strategy.exchange is ExpertExchange.ALL_TO_ALL else ()),
+            f"up to {counted(strategy.max_num_seqs, 'sequence')} "
+            + ("each" if strategy.attention_dp == 1 else "per attention group"),
             f"{percent(strategy.engine_fraction)} of GPU memory",
             idle,
         )

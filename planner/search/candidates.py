@@ -267,18 +267,19 @@ def enumerate_rollout(
 def _engine_layouts(facts: RolloutFacts, num_nodes: int) -> RolloutTable:
     """Unfiltered degrees on every number of GPUs; inner choices are placeholders until `_cross_engines`."""
     model = facts.model
-    num_gpus, tp, pp, ep_is_tp = _product(
-        space.SizeGrid.of(facts.node, num_nodes).sizes,
-        space.TP_DEGREES,
-        space.pp_degrees(model, StageKind.GENERATION),
-        (0, 1) if model.is_moe else (0,),
+    layouts = np.array(space.engine_layouts(model, facts.node), dtype=np.float64)
+    sizes = np.asarray(space.SizeGrid.of(facts.node, num_nodes).sizes, dtype=np.float64)
+    num_gpus = np.repeat(sizes, len(layouts))
+    tp, pp, attention_dp, ep, exchange = np.tile(layouts, (len(sizes), 1)).T
+    exists = tp * pp * attention_dp <= num_gpus
+    num_gpus, tp, pp, attention_dp, ep, exchange = (
+        column[exists] for column in (num_gpus, tp, pp, attention_dp, ep, exchange)
     )
-    exists = (tp * pp <= num_gpus) & ((ep_is_tp == 0) | (tp > 1))
-    num_gpus, tp, pp, ep_is_tp = (column[exists] for column in (num_gpus, tp, pp, ep_is_tp))
     placeholder = sealed(np.zeros_like(num_gpus))
     return RolloutTable(
-        num_gpus=sealed(num_gpus), tp=sealed(tp), pp=sealed(pp), ep=sealed(np.where(ep_is_tp == 1, tp, 1.0)),
+        num_gpus=sealed(num_gpus), tp=sealed(tp), pp=sealed(pp), ep=sealed(ep),
         engine_fraction=placeholder, max_num_seqs=placeholder, idle=placeholder,
+        attention_dp=sealed(attention_dp), exchange=sealed(exchange),
     )  # fmt: skip
 
 

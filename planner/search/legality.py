@@ -15,9 +15,11 @@ from planner.domain.hardware import NodeType, Precision
 from planner.domain.model import Model
 from planner.domain.strategy import (
     CONTEXT_PARALLELS,
+    EXPERT_EXCHANGES,
     SHARDINGS,
     BoolArray,
     ContextParallel,
+    ExpertExchange,
     FloatArray,
     RolloutTable,
     Sharding,
@@ -225,18 +227,40 @@ ROLLOUT_RULES: tuple[RolloutRule, ...] = (
         reason="an engine neither fits in a node nor fills whole nodes",
         allows=lambda t, f: np.asarray(
             (t.num_gpus <= f.node.gpus_per_node)
-            | divides(t.tp * t.pp, f.node.gpus_per_node)
-            | divides(np.full_like(t.tp, f.node.gpus_per_node), t.tp * t.pp)
+            | divides(t.engine_gpus, f.node.gpus_per_node)
+            | divides(np.full_like(t.tp, f.node.gpus_per_node), t.engine_gpus)
         ),
     ),
     RolloutRule(reason="tp does not split the attention heads", allows=lambda t, f: _heads_split(f.model, t.tp)),
     RolloutRule(
         reason="ep does not divide the experts, or is neither 1 nor tp",
-        allows=lambda t, f: np.asarray(((t.ep == 1) | (t.ep == t.tp)) & _experts_split(f.model, t.ep)),
+        allows=lambda t, f: np.asarray(
+            ((t.ep == 1) | (t.ep == t.tp) | ((t.attention_dp > 1) & divides(t.ep, t.tp * t.attention_dp)))
+            & _experts_split(f.model, t.ep)
+        ),
     ),
     RolloutRule(
         reason="experts too narrow for tp",
-        allows=lambda t, f: _expert_width_splits(f.model, np.where(t.ep > 1, 1.0, t.tp)),
+        allows=lambda t, f: _expert_width_splits(f.model, t.tp * t.attention_dp / t.ep),
+    ),
+    RolloutRule(
+        reason="tp x attention dp x pp does not divide the GPUs",
+        allows=lambda t, f: np.asarray((t.attention_dp == 1) | divides(t.engine_gpus, t.num_gpus)),
+    ),
+    RolloutRule(
+        reason="data-parallel attention without experts",
+        allows=lambda t, f: np.asarray((t.attention_dp == 1) | f.model.is_moe),
+    ),
+    RolloutRule(
+        reason="an all-to-all without whole experts on every rank of data-parallel attention",
+        allows=lambda t, f: np.asarray(
+            (t.exchange == EXPERT_EXCHANGES.index(ExpertExchange.GATHER))
+            | ((t.attention_dp > 1) & (t.ep == t.tp * t.attention_dp))
+        ),
+    ),
+    RolloutRule(
+        reason="more attention groups than sequences",
+        allows=lambda t, f: np.asarray((t.attention_dp == 1) | (t.num_groups <= f.num_sequences)),
     ),
     RolloutRule(
         reason="more engines than sequences",

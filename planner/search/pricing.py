@@ -302,7 +302,11 @@ def _candidates(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[Stra
             num_nodes=pool.num_nodes,
             memory_margin_ratio=workload.memory_margin_ratio,
             can_sleep=engine_job(workload, worker).receives_weights,
-            framework=None if rules is None else lambda table: rollout_rejections(rules, table),
+            framework=(
+                None
+                if rules is None
+                else lambda table: rollout_rejections(rules, table, overlaps=inputs.execution.is_asynchronous)
+            ),
         )
         return rollout.table, rollout.rejected
     facts = _trainer_facts(worker, pool, inputs)

@@ -8,8 +8,10 @@ from planner.domain.hardware import NodeType
 from planner.domain.model import Model
 from planner.domain.stages import StageKind
 from planner.domain.strategy import (
+    EXPERT_EXCHANGES,
     ContextParallel,
     EngineIdle,
+    ExpertExchange,
     Offload,
     Recompute,
     Sharding,
@@ -21,6 +23,9 @@ VPP_DEGREES = (1, 2, 4)
 CP_DEGREES = (1, 2, 4, 8, 16)
 EP_DEGREES = (1, 2, 4, 8, 16, 32, 64, 128)
 ROLLOUT_PP_DEGREES = (1, 2, 4, 8)
+ATTENTION_DP_DEGREES = (2, 4, 8, 16, 32, 64)
+MAX_WIDE_ENGINE_GPUS = 64
+"""Largest engine with data-parallel attention."""
 ENGINE_FRACTIONS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 MAX_NUM_SEQS = (16, 64, 128, 256, 512, 1024)
 BUDGET_MULTIPLES = (1, 2, 4, 8, 16)
@@ -56,7 +61,12 @@ EXCLUDED: tuple[tuple[str, str], ...] = (
     ("device groups that overlap other than by one being the whole pool", "groups are laminar"),
     ("asynchronous execution with trainer and engines on the same GPUs", "nothing would overlap"),
     ("stage fusion in asynchronous plans", "assessors of one batch already run beside the rollout of the next"),
-    ("attention data parallelism inside an engine, ep other than 1 or tp", "planned"),
+    (
+        "data-parallel attention together with pipeline parallelism or with tp across scale-up domains, in engines of "
+        "more than 64 GPUs, or of dense models",
+        "a further group divides the cache and spreads the experts, which is what pipeline ranks or wider tp would do",
+    ),
+    ("ep of an engine other than 1, tp and tp x attention dp", "the divisors in between lie between these"),
 )
 
 
@@ -120,6 +130,33 @@ def pp_degrees(model: Model, kind: StageKind) -> tuple[int, ...]:
     return tuple(p for p in PP_DEGREES if p <= model.num_layers and (p & (p - 1) == 0 or model.num_layers % p == 0))
 
 
+def engine_layouts(model: Model, node: NodeType) -> list[tuple[float, float, float, float, float]]:
+    """(tp, pp, attention_dp, ep, exchange) of one engine; `exchange` indexes EXPERT_EXCHANGES.
+
+    Without data-parallel attention experts are split in width (ep 1) or spread over the TP ranks. With it, over one
+    group or all of them too; an all-to-all needs the latter.
+    """
+    gather, all_to_all = (
+        float(EXPERT_EXCHANGES.index(kind)) for kind in (ExpertExchange.GATHER, ExpertExchange.ALL_TO_ALL)
+    )
+    found: list[tuple[float, float, float, float, float]] = []
+    for tp in TP_DEGREES:
+        for pp in pp_degrees(model, StageKind.GENERATION):
+            found += [(tp, pp, 1, ep, gather) for ep in _expert_degrees(model, tp)]
+    if not model.is_moe:
+        return found
+    for tp in (degree for degree in TP_DEGREES if degree <= node.scale_up_domain_gpus):
+        for groups in (degree for degree in ATTENTION_DP_DEGREES if degree * tp <= MAX_WIDE_ENGINE_GPUS):
+            found += [(tp, 1, groups, ep, gather) for ep in _expert_degrees(model, tp, tp * groups)]
+            found.append((tp, 1, groups, tp * groups, all_to_all))
+    return found
+
+
+def _expert_degrees(model: Model, *degrees: int) -> tuple[int, ...]:
+    """1 and, of a model with experts, each of the degrees above it."""
+    return tuple(sorted({1, *degrees})) if model.is_moe else (1,)
+
+
 def describe() -> str:
     """The published space in words, for `rlplan plan --describe-space`."""
 
@@ -159,9 +196,12 @@ def describe() -> str:
         "Rollout engine",
         f"  tp                   {listed(TP_DEGREES)}, across nodes too",
         f"  pp                   {listed(ROLLOUT_PP_DEGREES)}",
-        "  ep                   1 or tp",
+        "  attention dp         1, and for MoE models with pp 1 and tp within a scale-up domain "
+        f"{listed(ATTENTION_DP_DEGREES)}, up to {MAX_WIDE_ENGINE_GPUS} GPUs per engine",
+        "  ep                   1, tp or tp x attention dp",
+        "  token exchange       gather and scatter, or with ep = tp x attention dp also all-to-all",
         f"  engine fraction      {listed(ENGINE_FRACTIONS)}, at most 1 - memory margin",
-        f"  max sequences        {listed(MAX_NUM_SEQS)} per engine",
+        f"  max sequences        {listed(MAX_NUM_SEQS)} per engine, or per attention group",
         f"  while others run     {listed(tuple(i.value for i in EngineIdle))}",
         "",
         "Not in the space",

@@ -7,13 +7,13 @@ from math import ceil
 
 import numpy as np
 
-from planner.cost.decode import KV_BYTES, decode_step_terms, engine_layout, kv_heads_share, linear_s
+from planner.cost.decode import KV_BYTES, EngineLayout, decode_step_terms, engine_layout, kv_heads_share, linear_s
 from planner.cost.formats import uniform
 from planner.cost.prefill import attention_s, step_communication_s, step_launch_s
 from planner.domain.hardware import NodeType, Precision
 from planner.domain.model import Model
 from planner.domain.overheads import Overheads
-from planner.domain.strategy import FloatArray, RolloutStrategy
+from planner.domain.strategy import FloatArray, RolloutStrategy, RolloutTable
 
 _CONTEXT_POINTS = 17
 _PROMPT_POINTS = 33
@@ -87,13 +87,17 @@ def engine_kernels(
     cache_bytes: float,
     max_tokens: int,
 ) -> EngineKernels:
-    """Tables of one engine. `cache_bytes` per GPU are free for the cache, `max_tokens` is the longest sequence."""
+    """Tables of one engine. `cache_bytes` per GPU are free for the cache, `max_tokens` is the longest sequence.
+
+    The attention groups of an engine step together, so they are replayed as one: their caches and sequences are pooled,
+    and how unevenly responses fall on the groups is not seen.
+    """
     precision = precision if node.gpu.supports(precision) else Precision.BF16
     formats, loss = uniform(precision), overheads.step_losses.rollout_ratio
-    tp, pp, ep = (np.array([float(value)]) for value in (strategy.tp, strategy.pp, strategy.ep))
-    layout = engine_layout(tp, pp, ep, node)
+    groups = strategy.attention_dp
+    layout = one_layout(strategy, node)
     contexts = np.linspace(0.0, max_tokens, _CONTEXT_POINTS)
-    counts = np.arange(1.0, strategy.max_num_seqs + 1.0)
+    counts = np.arange(1.0, strategy.max_num_seqs * groups + 1.0)
     running, context = (grid.reshape(-1, 1) for grid in np.meshgrid(counts, contexts, indexing="ij"))
     terms = decode_step_terms(model, formats, node, overheads, layout, running, context)
     steps = loss * sum(terms.values(), start=np.zeros_like(running)).reshape(len(counts), -1)
@@ -118,10 +122,16 @@ def engine_kernels(
         num_stages=strategy.pp,
         mixes_prompts=overheads.engine_mixes_prefill,
         batched_tokens=batched,
-        cache_tokens=cache_bytes / token_bytes,
+        cache_tokens=groups * cache_bytes / token_bytes,
         sequence_tokens=BLOCK_TOKENS / 2 + sequence_bytes / token_bytes,
-        max_num_seqs=strategy.max_num_seqs,
+        max_num_seqs=strategy.max_num_seqs * groups,
     )
+
+
+def one_layout(strategy: RolloutStrategy, node: NodeType) -> EngineLayout:
+    """The layout of one strategy, as a table of one row."""
+    table = RolloutTable.of((strategy,))
+    return engine_layout(table.tp, table.pp, table.ep, node, table.attention_dp, table.exchange)
 
 
 def _cache_bytes(model: Model, strategy: RolloutStrategy, longest_tokens: float) -> tuple[float, float]:

@@ -141,7 +141,7 @@ def mean_engine_s(run: Run, overheads: Overheads, conditions: Conditions) -> flo
     assert isinstance(placed.strategy, RolloutStrategy)
     strategy, num_engines = placed.strategy, placed.strategy.num_engines
     share = max(1, round(workload.num_prompts / num_engines))
-    engine = replace(placed, strategy=replace(strategy, num_gpus=strategy.tp * strategy.pp))
+    engine = replace(placed, strategy=replace(strategy, num_gpus=strategy.engine_gpus))
     alone = replace(run, workload=replace(workload, num_prompts=share), placed=(engine,))
     return conditions.release_ratio(run.framework, run.release) * _sum(_rollout_terms(alone, overheads, conditions))
 
