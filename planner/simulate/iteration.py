@@ -26,6 +26,7 @@ import simpy
 
 from planner.domain.execution import GATHER_SHARE, GATHERED_LEFT_RATIO, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.stages import ROLLOUTS, Stage, StageGraph, StageKind, StageName, WorkerName
+from planner.domain.strategy import FloatArray
 from planner.simulate.arbiter import Arbiter, overlapping
 from planner.simulate.assess import followed_s, scored_s
 from planner.simulate.engine import Request
@@ -33,9 +34,10 @@ from planner.simulate.record import EngineLog, Recording, Span
 from planner.simulate.rollout import EnginePool, Gather, Steps, StreamingPool
 from planner.simulate.script import Script, divided, requests, verdicts
 from planner.simulate.streaming import Stream
-from planner.simulate.training import stage_s
+from planner.simulate.training import interleaved_stages_s, stage_s
 
-_UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE, StageName.WEIGHT_SYNC)
+UPDATES = (StageName.ACTOR_UPDATE, StageName.CRITIC_UPDATE)
+_PROGRAM_ENDS = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE, StageName.WEIGHT_SYNC)
 _TRAINERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
 
 
@@ -66,6 +68,8 @@ class Replay:
     _before: dict[StageName, list[StageName]] = field(init=False)
     _rank: dict[StageName, int] = field(init=False)
     _gatherer: StageName | None = field(init=False)
+    _joint: tuple[StageName, ...] = ()
+    """Updates that run interleaved in one pipeline."""
     _synced: list[simpy.Event] = field(default_factory=list)
     _ended: simpy.Event = field(init=False)
     _num_claims: int = 0
@@ -78,6 +82,8 @@ class Replay:
         known = {group.id for group in plan.device_groups}
         self._groups = {item.stage: tuple(g for g in item.device_groups if g in known) for item in plan.schedule}
         self._rank = {item.stage: rank for rank, item in enumerate(plan.schedule)}
+        if Fusion.INTRA_STAGE in plan.execution.fusions:
+            self._joint = UPDATES
         self._before = self._dependencies()
         self._gatherer = self._first_gatherer()
         self._ended = self.env.event()
@@ -168,8 +174,10 @@ class Replay:
         for stage in self.graph.stages:
             if streamed is not None and stage.name in ROLLOUTS:
                 done[stage.name].succeed()
-            else:
+            elif stage.name not in self._joint:
                 self.env.process(self._stage(batch, stage))
+        if self._joint:
+            self.env.process(self._updates(batch))
         return batch
 
     def _take_streamed(self, index: int, responses: list[Request]) -> None:
@@ -186,7 +194,7 @@ class Replay:
             # Controllers start the critic's update first.
             names = sorted(
                 (stage.name for stage in self.graph.stages),
-                key=lambda name: _UPDATES.index(name) if name in _UPDATES else -1,
+                key=lambda name: _PROGRAM_ENDS.index(name) if name in _PROGRAM_ENDS else -1,
             )
             for first, second in pairwise(names):
                 before[second].append(first)
@@ -198,6 +206,9 @@ class Replay:
                         and self._rank[earlier.stage] < self._rank[later.stage]
                     ):
                         before[later.stage].append(earlier.stage)
+        if self._joint:
+            inputs = [name for update in self._joint for name in before[update] if name not in self._joint]
+            before |= dict.fromkeys(self._joint, inputs)
         return before
 
     def _stage(self, batch: _Batch, stage: Stage) -> Steps:
@@ -274,6 +285,28 @@ class Replay:
         if stage.name is StageName.ACTOR_UPDATE:
             self._note_trained(batch)
 
+    def _updates(self, batch: _Batch) -> Steps:
+        """Both updates in one pipeline, when all inputs of both are there; their GPUs are free when both have ended."""
+        yield self.env.all_of([batch.done[name] for name in self._before[self._joint[0]]])
+        stages = [self.graph.stage(name) for name in self._joint]
+        claim = self.arbiter.claim(
+            {group for name in self._joint for group in self._groups[name]},
+            min(self._priority(batch, stage) for stage in stages),
+        )
+        yield claim.granted
+        start = self.env.now
+        rates = [self.script.rates[name] for name in self._joint]
+        randoms = [self._random(batch, name) for name in self._joint]
+        ends = interleaved_stages_s((rates[0], rates[1]), self._tokens(batch, stages[0]), (randoms[0], randoms[1]))
+        for end_s, name in sorted(zip(ends, self._joint, strict=True)):
+            yield self.env.timeout(start + end_s - self.env.now)
+            self._note_span(name, batch.index, start)
+            if name is StageName.ACTOR_UPDATE:
+                self._note_trained(batch)
+        self.arbiter.release(claim)
+        for name in self._joint:
+            batch.done[name].succeed()
+
     def _follows_rollout(self, stage: Stage) -> bool:
         """Whether a stage works on responses as they end, beside the rollout (inter-stage fusion)."""
         return (
@@ -331,9 +364,13 @@ class Replay:
         return any((a, b) in self.arbiter.overlaps for a in self._groups[first] for b in self._groups[second])
 
     def _trainer_s(self, batch: _Batch, stage: Stage) -> float:
-        tokens = np.array([float(r.num_tokens) for r in self._worked_on(batch, stage)])
-        random = np.random.default_rng([self.script.seed, batch.index, 1 + self._rank[stage.name]])
-        return stage_s(self.script.rates[stage.name], tokens, random)
+        return stage_s(self.script.rates[stage.name], self._tokens(batch, stage), self._random(batch, stage.name))
+
+    def _tokens(self, batch: _Batch, stage: Stage) -> FloatArray:
+        return np.array([float(r.num_tokens) for r in self._worked_on(batch, stage)])
+
+    def _random(self, batch: _Batch, name: StageName) -> np.random.Generator:
+        return np.random.default_rng([self.script.seed, batch.index, 1 + self._rank[name]])
 
     def _worked_on(self, batch: _Batch, stage: Stage) -> list[Request]:
         """All responses are scored, those that are kept are trained on."""

@@ -14,12 +14,12 @@ import numpy as np
 
 from planner.domain.strategy import FloatArray
 
-_FORWARD_SHARE = 1.0 / 3.0
+FORWARD_SHARE = 1.0 / 3.0
 """Share of a micro-batch's time that its forward pass takes in training: backward has twice the products."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class Pass:
     micro_batch: int
     chunk: int
     """Virtual chunk on this rank; rank s holds chunks s, s + p, s + 2 p, ... of the model."""
@@ -32,14 +32,14 @@ def training_s(body_s: FloatArray, head_s: FloatArray, num_ranks: int, num_chunk
     `body_s` and `head_s` have shape (num_micro_batches, num_columns): what one pipeline rank needs for all its layers
     of a micro-batch, forward and backward, and what the last rank needs besides. `num_chunks` > 1 interleaves.
     """
-    order = _training_order(len(body_s), num_ranks, num_chunks)
-    return _makespan_s(order, body_s, head_s, num_ranks, num_chunks, _FORWARD_SHARE)
+    order = training_order(len(body_s), num_ranks, num_chunks)
+    return _makespan_s(order, body_s, head_s, num_ranks, num_chunks, FORWARD_SHARE)
 
 
 def forward_s(body_s: FloatArray, head_s: FloatArray, num_ranks: int, num_chunks: int) -> FloatArray:
     """The same for a pass without backward."""
     forwards = tuple(
-        _Pass(micro_batch, chunk, False) for micro_batch, chunk in _turns(len(body_s), num_ranks, num_chunks)
+        Pass(micro_batch, chunk, False) for micro_batch, chunk in _turns(len(body_s), num_ranks, num_chunks)
     )
     return _makespan_s((forwards,) * num_ranks, body_s, head_s, num_ranks, num_chunks, 1.0)
 
@@ -56,11 +56,11 @@ def _turns(num_micro_batches: int, num_ranks: int, num_chunks: int) -> list[tupl
 
 
 @lru_cache(maxsize=256)
-def _training_order(num_micro_batches: int, num_ranks: int, num_chunks: int) -> tuple[tuple[_Pass, ...], ...]:
+def training_order(num_micro_batches: int, num_ranks: int, num_chunks: int) -> tuple[tuple[Pass, ...], ...]:
     """Passes of every rank in order: warm-up forwards, forward and backward in turn, the rest backward."""
     turns = _turns(num_micro_batches, num_ranks, num_chunks)
-    forwards = [_Pass(micro_batch, chunk, False) for micro_batch, chunk in turns]
-    backwards = [_Pass(micro_batch, num_chunks - 1 - chunk, True) for micro_batch, chunk in turns]
+    forwards = [Pass(micro_batch, chunk, False) for micro_batch, chunk in turns]
+    backwards = [Pass(micro_batch, num_chunks - 1 - chunk, True) for micro_batch, chunk in turns]
     orders = []
     for rank in range(num_ranks):
         behind = num_ranks - rank - 1
@@ -77,7 +77,7 @@ def _training_order(num_micro_batches: int, num_ranks: int, num_chunks: int) -> 
 
 
 def _makespan_s(
-    orders: tuple[tuple[_Pass, ...], ...],
+    orders: tuple[tuple[Pass, ...], ...],
     body_s: FloatArray,
     head_s: FloatArray,
     num_ranks: int,
@@ -116,11 +116,11 @@ def _makespan_s(
     return result
 
 
-def _is_source(item: _Pass, place: int) -> bool:
+def _is_source(item: Pass, place: int) -> bool:
     return not item.is_backward and place == 0
 
 
-def _input_end(done: dict[tuple[bool, int, int], FloatArray], item: _Pass, place: int, last: int) -> FloatArray | None:
+def _input_end(done: dict[tuple[bool, int, int], FloatArray], item: Pass, place: int, last: int) -> FloatArray | None:
     """When the input of a pass is there; None while it is not, and for the first chunk's forward."""
     if not item.is_backward:
         return done.get((False, item.micro_batch, place - 1)) if place else None

@@ -14,7 +14,7 @@ from planner.domain.stages import ROLLOUTS, StageKind, StageName
 from planner.domain.strategy import RolloutStrategy
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.simulate.arbiter import overlapping
-from planner.simulate.iteration import Replay
+from planner.simulate.iteration import UPDATES, Replay
 from planner.simulate.kernels import EngineKernels, engine_kernels
 from planner.simulate.lengths import Histogram, Lengths
 from planner.simulate.record import (
@@ -70,19 +70,9 @@ def replay(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Replay
     """
     if plan.status is Status.INFEASIBLE:
         raise InfeasibleError("the plan does not fit its GPUs, so there is nothing to replay; see rlplan show")
-    _check_playable(plan)
     script = _script(plan, overheads, settings)
     recording = Replay(script).run()
     return _report(script, recording)
-
-
-def _check_playable(plan: Plan) -> None:
-    if Fusion.INTRA_STAGE in plan.execution.fusions:
-        raise InvalidInputError(
-            "the replay does not know interleaved updates of actor and critic",
-            where="execution.fusions",
-            accepted="a plan without intra-stage fusion",
-        )
 
 
 def _script(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Script:
@@ -149,7 +139,7 @@ def _report(script: Script, recording: Recording) -> ReplayReport:
             StageReplay(
                 stage=placement.stage,
                 group=placement.device_group,
-                planned_s=placement.time_s,
+                planned_s=_planned_s(plan, placement),
                 replayed_s=spread(_by_batch(measured, placement.stage)),
             )
             for placement in plan.placements
@@ -163,6 +153,14 @@ def _report(script: Script, recording: Recording) -> ReplayReport:
         mean_response_tokens=sum(recording.num_tokens[first:]) / max(num_responses, 1),
         recording=recording,
     )
+
+
+def _planned_s(plan: Plan, placement: Placement) -> float:
+    """Seconds of a stage on its own, or of both updates where they share one pipeline: from the end of all else."""
+    if Fusion.INTRA_STAGE not in plan.execution.fusions or placement.stage not in UPDATES:
+        return placement.time_s
+    earlier = [item.end_s for item in plan.schedule if item.stage not in (*UPDATES, StageName.WEIGHT_SYNC)]
+    return max(item.end_s for item in plan.schedule if item.stage in UPDATES) - max(earlier)
 
 
 def _by_batch(measured: list[Span], stage: StageName) -> list[float]:

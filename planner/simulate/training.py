@@ -9,6 +9,7 @@ into the micro-batches of a rank, of which all ranks have as many as the fullest
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -18,6 +19,7 @@ from planner.domain.plan import Placement
 from planner.domain.stages import StageKind
 from planner.domain.strategy import FloatArray, Sharding, TrainerStrategy
 from planner.domain.workload import Workload
+from planner.simulate.interleaved import Pipeline, interleaved_s
 from planner.simulate.pipeline_order import forward_s, training_s
 
 _LINEAR = ("gemm", "elementwise", "recompute", "tp_scale_up", "tp_scale_out", "cp_scale_up", "cp_scale_out",
@@ -122,13 +124,49 @@ def _head_ratio(
 def stage_s(rates: TrainerRates, tokens: FloatArray, random: np.random.Generator) -> float:
     """Seconds of a stage on sequences of `tokens` tokens each, shape (num_sequences,), prompts included."""
     total = rates.stage_s
-    steps_per_epoch = rates.num_steps // rates.num_epochs
-    for _ in range(rates.num_epochs):
-        shuffled = random.permutation(tokens) if steps_per_epoch > 1 else tokens
-        works = [_packed(rates, part) for part in np.array_split(shuffled, steps_per_epoch) if len(part)]
+    for works in _epochs(rates, tokens, random):
         total += sum(_steps_s(rates, works))
         total += len(works) * rates.step_s
     return total
+
+
+def interleaved_stages_s(
+    rates: tuple[TrainerRates, TrainerRates],
+    tokens: FloatArray,
+    randoms: tuple[np.random.Generator, np.random.Generator],
+) -> tuple[float, float]:
+    """When two updates of the same sequences end that share GPUs and one pipeline (intra-stage fusion).
+
+    Steps of both begin together; what a step does outside its pipeline (optimizer, gradient reduction) uses the same
+    GPUs, one model after the other. The model whose pipeline is through first has its optimizer step first.
+    """
+    total = sum(rate.stage_s for rate in rates)
+    ends = (total, total)
+    first, second = (
+        [work for works in _epochs(rate, tokens, random) for work in works]
+        for rate, random in zip(rates, randoms, strict=True)
+    )
+    for works in zip(first, second, strict=True):
+        passes = interleaved_s(*(_pipeline(rate, work) for rate, work in zip(rates, works, strict=True)))
+        after = [total + rate.step_s + end for rate, end in zip(rates, passes, strict=True)]
+        total += max(passes) + sum(rate.step_s for rate in rates)
+        ends = (after[0], total) if passes[0] <= passes[1] else (total, after[1])
+    return ends
+
+
+def _pipeline(rates: TrainerRates, work: FloatArray) -> Pipeline:
+    head = work * rates.head_ratio
+    strategy = rates.strategy
+    body = work - head + rates.micro_batch_s
+    return Pipeline(body_s=body, head_s=head, num_ranks=strategy.pp, num_chunks=strategy.vpp)
+
+
+def _epochs(rates: TrainerRates, tokens: FloatArray, random: np.random.Generator) -> Iterator[list[FloatArray]]:
+    """Packed work of each optimizer step, epoch by epoch."""
+    steps_per_epoch = rates.num_steps // rates.num_epochs
+    for _ in range(rates.num_epochs):
+        shuffled = random.permutation(tokens) if steps_per_epoch > 1 else tokens
+        yield [_packed(rates, part) for part in np.array_split(shuffled, steps_per_epoch) if len(part)]
 
 
 def _packed(rates: TrainerRates, tokens: FloatArray) -> FloatArray:
@@ -166,8 +204,7 @@ def _steps_s(rates: TrainerRates, works: list[FloatArray]) -> list[float]:
     play = training_s if rates.is_training else forward_s
     for number in sorted({len(work) for work in works}):
         same = [work for work in works if len(work) == number]
-        joint = np.concatenate(same, axis=1)
-        head = joint * rates.head_ratio
-        ends = play(joint - head + rates.micro_batch_s, head, rates.strategy.pp, rates.strategy.vpp)
+        joint = _pipeline(rates, np.concatenate(same, axis=1))
+        ends = play(joint.body_s, joint.head_s, joint.num_ranks, joint.num_chunks)
         result += np.split(ends, len(same))
     return [float(end.max()) for end in result]

@@ -171,8 +171,6 @@ def test_what_cannot_be_replayed_is_said() -> None:
     plan = split_plan(4)
     with pytest.raises(InfeasibleError, match="does not fit"):
         run(replace(plan, status=Status.INFEASIBLE))
-    with pytest.raises(InvalidInputError, match="interleaved"):
-        run(replace(plan, execution=Execution(fusions=(Fusion.INTRA_STAGE,))))
 
 
 @pytest.mark.parametrize(
