@@ -22,6 +22,7 @@ def read_model(values: Values, key: str) -> str | None:
         if _is_model(candidate):
             if candidate != text:
                 values.find(key, Severity.NOTE, f"{shown(text)[:100]} is read as {candidate}, which its path ends in")
+            note_left_out(values, key, candidate)
             return candidate
     values.ask(key)
     tail = shown(text)[:100]
@@ -32,6 +33,15 @@ def read_model(values: Values, key: str) -> str | None:
         f"--set {key}=ID with a catalog id or a path to config.json",
     )
     return None
+
+
+def note_left_out(values: Values, key: str, model: str) -> None:
+    """Says what of the network behind a name is not priced."""
+    from planner.files.catalog import left_out_of
+
+    left_out = left_out_of(model)
+    if left_out:
+        values.find(key, Severity.NOTE, f"{shown(model)[:100]}: the text part is priced; {left_out} is left out")
 
 
 def _candidates(text: str) -> list[str]:

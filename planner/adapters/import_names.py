@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from planner.adapters.findings import Severity
-from planner.adapters.import_model import read_model
+from planner.adapters.import_model import note_left_out, read_model
 from planner.adapters.import_values import Values
 from planner.adapters.shell_script import is_known, known_tail, shown
 from planner.domain.model import Model
@@ -33,6 +33,7 @@ def read_checkpoint(values: Values, key: str, accepts: Accepts | None = None) ->
     tail = _tail(values, key)
     whole = values.config.get(key)
     if isinstance(whole, str) and is_known(whole) and _accepted(whole, accepts):
+        note_left_out(values, key, whole)
         return whole
     plain = _PRECISION.sub("", tail)
     for name in [*_shortened(plain)] if accepts is not None else []:
@@ -57,6 +58,7 @@ def _accepted(name: str, accepts: Accepts | None) -> bool:
 def _noted(values: Values, key: str, tail: str, name: str, why: str) -> str:
     if name != tail:
         values.find(key, Severity.NOTE, f"{shown(tail)[:100]} is read as {name}{why}")
+    note_left_out(values, key, name)
     return name
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from planner.adapters.findings import Finding
 from planner.adapters.import_yaml import read_foreign_yaml
-from planner.adapters.shell_script import Launch, Script, read_script
+from planner.adapters.shell_script import ACCELERATOR, Launch, Script, read_script
 from planner.errors import InvalidInputError
 
+_COUNTS = re.compile(r"(\d+x)+", re.IGNORECASE)
+"""Numbers of nodes and GPUs before a type: `4x8x`."""
 YAML_SUFFIXES = (".yaml", ".yml")
 
 
@@ -37,7 +40,8 @@ class Source:
     @property
     def given_keys(self) -> dict[str, str]:
         """Given values of configuration keys: names that no shell variable can have."""
-        return {name: value for name, value in self.given.items() if not name.isidentifier() and name != MODEL}
+        apart = (MODEL, ACCELERATOR)
+        return {name: value for name, value in self.given.items() if not name.isidentifier() and name not in apart}
 
     @property
     def model(self) -> str | None:
@@ -66,6 +70,30 @@ def open_source(file: Path, *, given: Mapping[str, str] | None = None, root: Pat
 
 MODEL = "model."
 """Given name of the actor's model, in whatever key a framework has it."""
+
+ASCEND = "huawei"
+"""Vendor of accelerators that scripts call NPUs; all others are GPUs to them."""
+
+
+def with_accelerator(given: Mapping[str, str], gpus: str | None) -> dict[str, str]:
+    """`given`, and what kind of accelerator `--gpus` names, for scripts that ask the machine.
+
+    Nothing is added for types that the catalog does not know, or when both kinds are named.
+    """
+    from planner.files.catalog import load_gpu, load_node
+
+    kinds: set[str] = set()
+    for part in (gpus or "").split(","):
+        name = _COUNTS.sub("", part.strip())
+        try:
+            vendor = load_gpu(name).vendor
+        except InvalidInputError:
+            try:
+                vendor = load_node(name).gpu.vendor
+            except InvalidInputError:
+                return dict(given)
+        kinds.add("npu" if vendor == ASCEND else "gpu")
+    return {**given, ACCELERATOR: kinds.pop()} if len(kinds) == 1 else dict(given)
 
 
 def parse_given(texts: tuple[str, ...], *, model: str | None = None, where: str = "--set") -> dict[str, str]:

@@ -19,6 +19,7 @@ from planner.adapters.nemo_rl_import_files import (
     load_file,
     load_shipped,
     load_tables,
+    name_checkpoint,
     unread_keys,
 )
 from planner.adapters.nemo_rl_import_plan import read_plan
@@ -81,6 +82,7 @@ def read(source: Source) -> Imported:
         )
     found = apply(values.config, overrides, tables)
     section = _section(values, source, launch)
+    name_checkpoint(values, MODEL, tables)
     plan = read_plan(values, section)
     if not values.unresolved:
         check_rules(values, plan, section, environment)

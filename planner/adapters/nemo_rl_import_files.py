@@ -15,7 +15,7 @@ from planner.adapters.hydra import Config, Operation, Override, Value, leaves
 from planner.adapters.import_source import Source
 from planner.adapters.import_values import Values
 from planner.adapters.import_yaml import read_foreign_yaml
-from planner.adapters.shell_script import known_tail, shown
+from planner.adapters.shell_script import is_mark, known_tail, shown, unknowns
 from planner.errors import InvalidInputError, nearest
 
 DATA = Path(__file__).parent / "data" / "imports"
@@ -32,6 +32,16 @@ class ShippedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCheckpoint:
+    """What a shipped file writes in place of a model: a text, or a variable that the user has to set."""
+
+    model: str
+    source: str
+    text: str = ""
+    variable: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
     """What the project knows about NeMo-RL's configuration."""
 
@@ -41,6 +51,7 @@ class Tables:
     open_sections: frozenset[str]
     files: dict[str, ShippedFile]
     legal: frozenset[str]
+    checkpoints: tuple[KnownCheckpoint, ...]
     sections: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -56,8 +67,29 @@ def load_tables() -> Tables:
         open_sections=frozenset(data["open"]),
         files={name: ShippedFile(parent=item["parent"], values=item["values"]) for name, item in data["files"].items()},
         legal=legal,
+        checkpoints=tuple(_checkpoint(item) for item in data["checkpoints"]),
         sections=frozenset(key.rsplit(".", depth)[0] for key in legal for depth in range(1, key.count(".") + 1)),
     )
+
+
+def _checkpoint(item: Mapping[str, str]) -> KnownCheckpoint:
+    return KnownCheckpoint(
+        model=item["model"], source=item["source"], text=item.get("text", ""), variable=item.get("variable", "")
+    )
+
+
+def name_checkpoint(values: Values, key: str, tables: Tables) -> None:
+    """Puts the model in place of what shipped files write for it, and says so."""
+    value = values.config.get(key)
+    text = value.strip() if isinstance(value, str) else ""
+    if not text:
+        return
+    variable = unknowns(text)[0] if is_mark(text) else ""
+    known = next((c for c in tables.checkpoints if text == c.text or (variable and variable == c.variable)), None)
+    if known is not None:
+        written = f"${variable}" if variable else f"{text[:60]!r}"
+        values.find(key, Severity.NOTE, f"{written} stands for {known.model} ({known.source})", f"--set {key}=...")
+        values.config.set(key, known.model, values.config.place(key))
 
 
 def load_file(values: Values, source: Source, file: Path, depth: int = 0) -> None:

@@ -167,14 +167,15 @@ def _workload_setup(file: Path, spec: WorkloadSpec) -> RunSetup:
 
 
 def _imported_setup(file: Path, spec: WorkloadSpec, options: ConfigurationOptions) -> RunSetup:
-    from planner.adapters.import_source import open_source, parse_given
+    from planner.adapters.import_source import open_source, parse_given, with_accelerator
     from planner.adapters.importers import import_source
     from planner.api.checking import lacking
     from planner.calibration.setup import RunSetup
     from planner.check import as_run, gpus_text, placed
     from planner.files.workload import build_request
 
-    source = open_source(file, given=parse_given(options.given, model=options.model), root=options.root)
+    known = with_accelerator(parse_given(options.given, model=options.model), spec.gpus)
+    source = open_source(file, given=known, root=options.root)
     imported = import_source(source, (options.framework or "auto").lower())
     missing = lacking(imported, spec)
     if missing is not None:

@@ -32,13 +32,12 @@ def check_config(
     GPUs from the configuration. Raises InvalidInputError for a file that is no configuration, and for values that have
     to be given before it can be priced.
     """
-    from planner.adapters.import_source import open_source, parse_given
+    from planner.adapters.import_source import open_source, parse_given, with_accelerator
     from planner.adapters.importers import import_source
 
     texts = (given,) if isinstance(given, str) else tuple(given)
-    source = open_source(
-        Path(file), given=parse_given(texts, model=model), root=None if root is None else Path(root)
-    )  # fmt: skip
+    known = with_accelerator(parse_given(texts, model=model), gpus)
+    source = open_source(Path(file), given=known, root=None if root is None else Path(root))
     imported = import_source(source, framework.lower())
     spec = workload(
         gpus=gpus, prompt_mean=prompt_mean, response_mean=response_mean, response_cv=response_cv,

@@ -39,11 +39,12 @@ def check(
     as_json: opt.AsJson = False,
 ) -> None:
     """Check a configuration of a framework: what it does, whether it fits, what would be better."""
-    from planner.adapters.import_source import open_source, parse_given
+    from planner.adapters.import_source import open_source, parse_given, with_accelerator
     from planner.adapters.importers import import_source
     from planner.api.checking import checked, lacking
 
-    source = open_source(file, given=parse_given(tuple(given or ()), model=model), root=root)
+    known = with_accelerator(parse_given(tuple(given or ()), model=model), spec.gpus)
+    source = open_source(file, given=known, root=root)
     imported = import_source(source, (framework or "auto").lower())
     missing = lacking(imported, spec)
     if missing is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -98,6 +98,8 @@ class _ModelName:
     model_id: str
     hf_repo: str
     overrides: tuple[tuple[str, object], ...] = ()
+    left_out: str = ""
+    """Parts of the network behind this name that the config does not describe."""
 
 
 def load_gpu(name: str) -> Gpu:
@@ -149,6 +151,14 @@ def find_catalog_model(name: str, *, num_layers: int | None = None) -> Model | N
     return None if found is None else _catalog_model(found, num_layers)
 
 
+def left_out_of(reference: str) -> str:
+    """Parts of a network of the catalog that its Model leaves out, such as `the vision tower`; empty for none."""
+    found = _model_names().get(reference.strip().lower())
+    if found is None or found.left_out:
+        return "" if found is None else found.left_out
+    return "all but the language model" if "text_config" in _catalog_config(found) else ""
+
+
 def model_config(model: Model) -> Mapping[str, object] | None:
     """The `config.json` that describes `model`: of the catalog, or from the directory that its `hf_repo` names.
 
@@ -184,7 +194,7 @@ def list_models() -> tuple[ModelEntry, ...]:
     """All models, by id."""
     aliases: dict[str, list[str]] = {}
     for model_id, names in _model_index().items():
-        aliases[model_id] = [name for name, _ in names]
+        aliases[model_id] = [alias.hf_repo for alias in names]
     return tuple(_model_entry(model_id, aliases[model_id]) for model_id in sorted(aliases))
 
 
@@ -302,21 +312,22 @@ def _model_file(name: str) -> Fields:
 
 
 @cache
-def _model_index() -> Mapping[str, tuple[tuple[str, tuple[tuple[str, object], ...]], ...]]:
+def _model_index() -> Mapping[str, tuple[_ModelName, ...]]:
     """From names.json: per catalog id its other names, each with the config keys that differ."""
     fields = _model_file("names.json")
-    return {model_id: tuple(_alias(item) for item in fields.items(model_id)) for model_id in fields.names()}
+    return {model_id: tuple(_alias(model_id, item) for item in fields.items(model_id)) for model_id in fields.names()}
 
 
-def _alias(item: object) -> tuple[str, tuple[tuple[str, object], ...]]:
+def _alias(model_id: str, item: object) -> _ModelName:
     if isinstance(item, str):
-        return item, ()
+        return _ModelName(model_id=model_id, hf_repo=item)
     fields = Fields(item, where=f"{_MODELS}/names.json")
     overrides: tuple[tuple[str, object], ...] = ()
     if fields.has("overrides"):
         section = fields.section("overrides")
         overrides = tuple((key, section.value(key)) for key in section.names())
-    return fields.text("name"), overrides
+    left_out = fields.optional_text("left_out")
+    return _ModelName(model_id=model_id, hf_repo=fields.text("name"), overrides=overrides, left_out=left_out)
 
 
 @cache
@@ -325,11 +336,11 @@ def _model_names() -> Mapping[str, _ModelName]:
     full: dict[str, _ModelName] = {}
     short: dict[str, _ModelName] = {}
     for model_id, names in _model_index().items():
-        first = names[0][0] if names and "/" in names[0][0] else ""
+        first = names[0].hf_repo if names and "/" in names[0].hf_repo else ""
         full[model_id.lower()] = _ModelName(model_id=model_id, hf_repo=first)
-        for name, overrides in names:
-            repo = name if "/" in name else first
-            entry = _ModelName(model_id=model_id, hf_repo=repo, overrides=overrides)
+        for alias in names:
+            name = alias.hf_repo
+            entry = alias if "/" in name else replace(alias, hf_repo=first)
             full.setdefault(name.lower(), entry)
             short.setdefault(name.lower().rpartition("/")[2], entry)
     return {**short, **full}

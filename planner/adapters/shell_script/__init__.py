@@ -9,9 +9,10 @@ from pathlib import Path
 
 from planner.adapters.findings import Finding, Severity
 from planner.adapters.shell_script.launches import Command, Launch, launch_of
-from planner.adapters.shell_script.marks import is_known, known_tail, shown, unknowns
+from planner.adapters.shell_script.machine import ACCELERATOR, slurm_environment
+from planner.adapters.shell_script.marks import is_known, is_mark, known_tail, shown, unknowns
 
-__all__ = ["Launch", "Script", "is_known", "known_tail", "read_script", "shown", "unknowns"]
+__all__ = ["ACCELERATOR", "Launch", "Script", "is_known", "is_mark", "known_tail", "read_script", "shown", "unknowns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,10 @@ def read_script(
 
     shown_directory, file = str(file.parent), file.absolute()
     base = (root or file.parent).resolve()
+    known = {**slurm_environment(file), **(given or {})}
 
     def evaluated(values: list[str] | None) -> Shell:
-        shell = Shell(file, base, dict(given or {}), values)
+        shell = Shell(file, base, dict(known), values)
         shell.run_file(file)
         return shell
 

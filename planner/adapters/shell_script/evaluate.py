@@ -15,6 +15,7 @@ from planner.adapters.findings import Finding, Severity
 from planner.adapters.shell_script import builtin
 from planner.adapters.shell_script.conditions import test_node
 from planner.adapters.shell_script.launches import Command, InnerScript, inner_script
+from planner.adapters.shell_script.machine import ACCELERATOR, PROBES, probe
 from planner.adapters.shell_script.marks import is_known, is_mark, mark, shown, unknowns
 from planner.adapters.shell_script.parse import parse
 from planner.adapters.shell_script.patterns import matches
@@ -290,6 +291,10 @@ class Shell(Expander):
         inner = inner_script(command)
         if inner is not None:
             return self._inner(command, inner)
+        probed = probe(words, self.given.get(ACCELERATOR))
+        if probed is not None:
+            self.find(self.place(node), Severity.NOTE, f"{shown(' '.join(words))[:60]}: {PROBES[probed]}")
+            return probed
         self.commands.append(command)
         if self.state.output is not None:
             self.state.output.append(mark(f"$({shown(' '.join(words))[:40]})"))

@@ -117,7 +117,7 @@ def _python_words(words: list[str]) -> tuple[int, str, list[str]] | None:
         # An interpreter that nobody knows, and a module.
         return _module_or_file(words, 1)
     if head in _WRAPPERS:
-        start = _first(words[1:], lambda w: _is_starter(posixpath.basename(w)))
+        start = _first(words[1:], _is_starter)
         if start is not None:
             inner = _python_words(words[start + 1 :])
             return None if inner is None else (inner[0] + start + 1, inner[1], inner[2])
@@ -125,7 +125,7 @@ def _python_words(words: list[str]) -> tuple[int, str, list[str]] | None:
     if head == "ray":
         if "submit" not in words[:3]:
             return None
-        start = words.index("--") + 1 if "--" in words else _first(words, lambda w: _is_starter(posixpath.basename(w)))
+        start = words.index("--") + 1 if "--" in words else _first(words, _is_starter)
         if start is None or not words[start:] or posixpath.basename(words[start]) == "ray":
             start = _first(words[3:], lambda w: _PYTHON.fullmatch(posixpath.basename(w)))
             start = None if start is None else start + 3
@@ -143,7 +143,11 @@ def _python_words(words: list[str]) -> tuple[int, str, list[str]] | None:
     return None
 
 
-def _is_starter(name: str) -> bool:
+def _is_starter(word: str) -> bool:
+    """A program that may start Python, by its name or by a path to it; other paths are arguments of the wrapper."""
+    directory, name = posixpath.split(word)
+    if directory and not directory.endswith("bin"):
+        return False
     return bool(_PYTHON.fullmatch(name)) or name in _LAUNCHERS or name in ("uv", "numactl", "env")
 
 
