@@ -7,6 +7,10 @@ from planner.adapters.import_values import Values
 from planner.adapters.shell_script import is_known, known_tail, shown
 from planner.errors import InvalidInputError
 
+NOT_KNOWN = "no model is known by"
+NOT_MODELLED = "is known and cannot be priced"
+"""How the two reasons begin, for whoever counts them."""
+
 
 def read_model(values: Values, key: str) -> str | None:
     """A reference that the catalog loads, from a repository id, a path to a model, or the name at the end of a path.
@@ -25,14 +29,23 @@ def read_model(values: Values, key: str) -> str | None:
             note_left_out(values, key, candidate)
             return candidate
     values.ask(key)
-    tail = shown(text)[:100]
     values.find(
         key,
         Severity.NOTE,
-        f"no model is known by {tail!r}",
+        _why_unknown(text, shown(text)[:100]),
         f"--set {key}=ID with a catalog id or a path to config.json",
     )
     return None
+
+
+def _why_unknown(text: str, tail: str) -> str:
+    from planner.files.catalog import why_not_modelled
+
+    for candidate in _candidates(text):
+        reason = why_not_modelled(candidate)
+        if reason:
+            return f"{tail!r} {NOT_MODELLED}: {reason}"
+    return f"{NOT_KNOWN} {tail!r}"
 
 
 def note_left_out(values: Values, key: str, model: str) -> None:

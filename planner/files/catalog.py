@@ -159,6 +159,16 @@ def left_out_of(reference: str) -> str:
     return "all but the language model" if "text_config" in _catalog_config(found) else ""
 
 
+def why_not_modelled(reference: str) -> str:
+    """Why a model that is known by name is not in the catalog: what of its architecture has no formula; else empty."""
+    fields = _model_file("not_modelled.json")
+    wanted = reference.strip().lower()
+    for name in fields.names():
+        if wanted in (name.lower(), name.lower().rpartition("/")[2]):
+            return fields.text(name)
+    return ""
+
+
 def model_config(model: Model) -> Mapping[str, object] | None:
     """The `config.json` that describes `model`: of the catalog, or from the directory that its `hf_repo` names.
 
