@@ -11,7 +11,7 @@ from planner.adapters.areal_context import ROLES, ArealContext, Entries
 from planner.adapters.areal_loss import loss_entries, off_policy_entries
 from planner.adapters.export import execution_text, model_path
 from planner.adapters.overrides import UserText
-from planner.adapters.sglang import ENGINE_TOKENS, static_memory_fraction
+from planner.adapters.sglang import ENGINE_TOKENS, max_running_requests, static_memory_fraction
 from planner.adapters.yaml_text import Block, FlowMap, YamlValue
 from planner.domain.framework_verdict import worker_model
 from planner.domain.stages import WorkerName
@@ -120,12 +120,14 @@ def _worker_spec(placement: str) -> YamlValue:
 def _rollout(context: ArealContext) -> Block:
     plan, workload, engine = context.plan, context.workload, context.engine
     staleness = plan.execution.staleness
-    spans_nodes = engine.tp * engine.pp > context.gpus_per_node
+    spans_nodes = engine.engine_gpus > context.gpus_per_node
+    # SGLang's tp counts all ranks of an engine, those of every attention group.
+    tp = engine.tp * engine.attention_dp
     return Block(
         path="rollout",
         decisions=(context.decision(WorkerName.ROLLOUT_ENGINE), f"iterations: {execution_text(plan)}"),
         entries=(
-            ("backend", f"{context.engine_kind}:d{engine.num_engines}t{engine.tp}p{engine.pp}"),
+            ("backend", f"{context.engine_kind}:d{engine.num_engines}t{tp}p{engine.pp}"),
             *_names(),
             ("fileroot", "${cluster.fileroot}"),
             ("tokenizer_path", "${tokenizer_path}"),
@@ -290,11 +292,12 @@ def _sglang(context: ArealContext) -> Block:
             ("dtype", "bfloat16"),
             ("context_length", workload.max_tokens),
             ("mem_fraction_static", static_memory_fraction(context.plan)),
-            ("max_running_requests", engine.max_num_seqs),
+            ("max_running_requests", max_running_requests(engine)),
             ("cuda_graph_max_bs", engine.max_num_seqs),
             ("chunked_prefill_size", ENGINE_TOKENS),
             ("disable_radix_cache", False),
             ("ep_size", engine.ep),
+            *((("enable_dp_attention", True), ("dp_size", engine.attention_dp)) if engine.attention_dp > 1 else ()),
             *lora,
         ),
     )

@@ -15,6 +15,7 @@ from planner.adapters.findings import Severity
 from planner.adapters.import_trainer import (
     Degrees,
     Place,
+    attention_groups,
     divides,
     engine_words,
     fixed,
@@ -272,6 +273,7 @@ def _offload(values: Values, name: str) -> Offload:
 def _engines(values: Values, role: Role, model: str | None, concurrent: int, *, shares: bool) -> RolloutStrategy | None:
     allocation = role.allocation
     tp, pp = allocation.degrees.tp, allocation.degrees.pp
+    groups = 1
     if allocation.engine == "vllm":
         fraction = values.number("vllm.gpu_memory_utilization", 0.9)
         seqs, ep = values.whole("vllm.max_num_seqs", 256, minimum=1), 1
@@ -281,6 +283,9 @@ def _engines(values: Values, role: Role, model: str | None, concurrent: int, *, 
         static = values.number(key, 0.9)
         fraction = sglang_fraction(values, key, static, model) if 0 < static < 1 else static
         ep = values.whole("sglang.ep_size", 1, minimum=1)
+        groups = attention_groups(
+            values, "sglang.dp_size", tp, model, enabled=values.flag("sglang.enable_dp_attention")
+        )
         given = values.optional_whole("sglang.max_running_requests", minimum=1)
         seqs = given or max(1, min(math.ceil(concurrent / allocation.dp), SGLANG_MAX_SEQS))
         if given is None:
@@ -292,8 +297,9 @@ def _engines(values: Values, role: Role, model: str | None, concurrent: int, *, 
         values.wrong(key, fraction, "a share of GPU memory above 0 and below 1")
         return None
     strategy = RolloutStrategy(
-        num_gpus=role.num_gpus, tp=tp, pp=pp, ep=tp if ep > 1 else 1, engine_fraction=fraction, max_num_seqs=seqs,
-        idle=EngineIdle.SLEEP if shares else EngineIdle.RESIDENT,
+        num_gpus=role.num_gpus, tp=tp // groups, pp=pp, ep=tp if ep > 1 else 1, engine_fraction=fraction,
+        max_num_seqs=max(1, seqs // groups), idle=EngineIdle.SLEEP if shares else EngineIdle.RESIDENT,
+        attention_dp=groups,
     )  # fmt: skip
     values.say(f"engines ({allocation.engine})", engine_words(strategy), "rollout.backend")
     return strategy

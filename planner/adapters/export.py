@@ -123,12 +123,17 @@ def position_problems(plan: Plan, needed: Iterable[tuple[WorkerName, int]]) -> t
     return tuple(problems)
 
 
+def _groups(strategy: RolloutStrategy) -> str:
+    return f"attention dp {strategy.attention_dp} ({strategy.exchange.value}) " if strategy.attention_dp > 1 else ""
+
+
 def describe(strategy: Strategy) -> str:
     """A strategy in the plan's words, on one line."""
     if isinstance(strategy, RolloutStrategy):
         return (
-            f"{strategy.num_engines} engines of tp {strategy.tp} pp {strategy.pp} ep {strategy.ep}, "
-            f"{strategy.engine_fraction:g} of GPU memory, {strategy.max_num_seqs} sequences each, "
+            f"{strategy.num_engines} engines of tp {strategy.tp} pp {strategy.pp} {_groups(strategy)}ep {strategy.ep}, "
+            f"{strategy.engine_fraction:g} of GPU memory, {strategy.max_num_seqs} sequences "
+            f"{'each' if strategy.attention_dp == 1 else 'per attention group'}, "
             f"{strategy.idle.value} while others run"
         )
     return (

@@ -146,11 +146,31 @@ def engine_words(strategy: RolloutStrategy) -> str:
     """Engines in one line."""
     pp = f" pp {strategy.pp}" if strategy.pp > 1 else ""
     ep = f" ep {strategy.ep}" if strategy.ep > 1 else ""
+    groups, each = "", "each"
+    if strategy.attention_dp > 1:
+        groups, each = f" attention dp {strategy.attention_dp}", "per attention group"
     idle = "sleep" if strategy.idle.value == "sleep" else "stay in memory"
     return (
-        f"{strategy.num_engines} of tp {strategy.tp}{pp}{ep}, {strategy.engine_fraction:.0%} of GPU memory, up to "
-        f"{strategy.max_num_seqs:,} sequences each, {idle} while others run"
+        f"{strategy.num_engines} of tp {strategy.tp}{pp}{groups}{ep}, {strategy.engine_fraction:.0%} of GPU memory, up "
+        f"to {strategy.max_num_seqs:,} sequences {each}, {idle} while others run"
     )
+
+
+def attention_groups(values: Values, key: str, ranks: int, model: str | None, *, enabled: bool) -> int:
+    """Attention groups of an engine of SGLang, `key` being its dp-size: 1 unless they are enabled.
+
+    SGLang's tp counts all `ranks` of an engine. Dense models are priced without groups.
+    """
+    groups = values.whole(key, 1, minimum=1)
+    if groups == 1 or not enabled:
+        return 1
+    if ranks % groups:
+        values.find(key, Severity.ERROR, f"{groups} does not divide the {ranks} ranks of an engine", "a divisor")
+        return 1
+    if not is_moe(model):
+        values.find(key, Severity.NOTE, "attention replicas over dense layers are priced as tensor parallelism")
+        return 1
+    return groups
 
 
 def sglang_fraction(values: Values, key: str, static: float, model: str | None) -> float:

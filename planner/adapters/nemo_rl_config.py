@@ -343,6 +343,7 @@ def _generation(roles: Roles) -> Block:
             ("refit_transport", None),
             ("vllm_cfg.tensor_parallel_size", strategy.tp),
             ("vllm_cfg.pipeline_parallel_size", strategy.pp),
+            # Above tp, attention is replicated over the rest: vLLM's data parallelism.
             ("vllm_cfg.expert_parallel_size", strategy.ep),
             ("vllm_cfg.gpu_memory_utilization", strategy.engine_fraction),
             ("vllm_cfg.max_model_len", workload.max_tokens),
@@ -352,7 +353,10 @@ def _generation(roles: Roles) -> Block:
             ("vllm_cfg.kv_cache_dtype", "auto"),
             ("vllm_cfg.enforce_eager", False),
             ("vllm_kwargs.max_num_seqs", strategy.max_num_seqs),
-            ("vllm_kwargs.max_num_batched_tokens", max(ENGINE_TOKENS, strategy.max_num_seqs)),
+            (
+                "vllm_kwargs.max_num_batched_tokens",
+                max(ENGINE_TOKENS // strategy.attention_dp, strategy.max_num_seqs),
+            ),
             ("vllm_kwargs.enable_chunked_prefill", True),
         ),
     )

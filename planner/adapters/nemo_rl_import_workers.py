@@ -207,6 +207,7 @@ def _offload(values: Values, path: str, section: str, *, takes_turns: bool) -> O
 
 def _engines(values: Values, num_gpus: int, model: str | None) -> RolloutStrategy | None:
     backend = values.text(f"{GENERATION}.backend", "vllm")
+    groups = 1
     if backend == "sglang":
         tp, pp, ep, fraction, seqs = _sglang(values, model)
         key = f"{GENERATION}.sglang_cfg"
@@ -217,18 +218,21 @@ def _engines(values: Values, num_gpus: int, model: str | None) -> RolloutStrateg
         if backend != "vllm":
             values.find(f"{GENERATION}.backend", Severity.NOTE, f"{backend[:30]} is priced like vLLM")
         tp, pp, ep, fraction, seqs = _vllm(values)
+        # vLLM's ep is tp times its data-parallel ranks (nemo_rl/models/generation/vllm/vllm_generation.py).
+        groups = ep // tp if ep > tp and is_moe(model) else 1
         key = f"{GENERATION}.vllm_cfg.tensor_parallel_size"
-    if num_gpus < 1 or num_gpus % (tp * pp):
+    size = tp * groups * pp
+    if num_gpus < 1 or num_gpus % size:
         values.find(
-            key, Severity.ERROR, f"engines of {tp * pp} GPUs do not fill {num_gpus} GPUs", f"a divisor of {num_gpus}"
+            key, Severity.ERROR, f"engines of {size} GPUs do not fill {num_gpus} GPUs", f"a divisor of {num_gpus}"
         )
         return None
     if not 0 < fraction <= 1:
         values.wrong(f"{GENERATION}.vllm_cfg.gpu_memory_utilization", fraction, "a share of GPU memory up to 1")
         return None
     strategy = RolloutStrategy(
-        num_gpus=num_gpus, tp=tp, pp=pp, ep=tp if ep > 1 else 1, engine_fraction=fraction, max_num_seqs=seqs,
-        idle=EngineIdle.SLEEP,
+        num_gpus=num_gpus, tp=tp, pp=pp, ep=tp * groups if ep > 1 else 1, engine_fraction=fraction, max_num_seqs=seqs,
+        idle=EngineIdle.SLEEP, attention_dp=groups,
     )  # fmt: skip
     values.say(f"engines ({backend})", engine_words(strategy), values.origin(key))
     return strategy
@@ -238,12 +242,6 @@ def _vllm(values: Values) -> tuple[int, int, int, float, int]:
     prefix = f"{GENERATION}.vllm_cfg"
     tp = values.whole(f"{prefix}.tensor_parallel_size", 1, minimum=1)
     ep = values.whole(f"{prefix}.expert_parallel_size", 1, minimum=1)
-    if ep > tp:
-        values.find(
-            f"{prefix}.expert_parallel_size", Severity.NOTE,
-            f"experts over {ep} GPUs with attention over {tp}: priced as engines of tp {ep}",
-        )  # fmt: skip
-        tp = ep
     key = f"{GENERATION}.vllm_kwargs.max_num_seqs"
     seqs = values.optional_whole(key, minimum=1)
     if seqs is None:

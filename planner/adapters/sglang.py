@@ -23,6 +23,11 @@ def rollout_strategy(plan: Plan) -> RolloutStrategy:
     raise TypeError("the plan has no rollout engine")
 
 
+def max_running_requests(strategy: RolloutStrategy) -> int:
+    """SGLang's limit is that of a whole engine, which its attention groups share equally."""
+    return strategy.max_num_seqs * strategy.attention_dp
+
+
 def static_memory_fraction(plan: Plan) -> float:
     """Value of `mem_fraction_static`, in whole percent: the share of GPU memory for weights and KV cache.
 

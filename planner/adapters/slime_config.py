@@ -13,10 +13,10 @@ from planner.adapters.export import execution_text
 from planner.adapters.flags import Flag, FlagSection, FlagValue, flags
 from planner.adapters.overrides import ShellValue
 from planner.adapters.roles import Roles, nodes_of
-from planner.adapters.sglang import ENGINE_TOKENS, static_memory_fraction
+from planner.adapters.sglang import ENGINE_TOKENS, max_running_requests, static_memory_fraction
 from planner.domain.framework import pipeline_ends
 from planner.domain.stages import WorkerName
-from planner.domain.strategy import EngineIdle, Offload, Recompute, TrainerStrategy
+from planner.domain.strategy import EngineIdle, ExpertExchange, Offload, Recompute, RolloutStrategy, TrainerStrategy
 from planner.domain.workload import RewardKind
 
 ROLE_CONFIG = "roles.yaml"
@@ -294,18 +294,34 @@ def _engines(roles: Roles) -> FlagSection:
         ),
         flags=flags(
             "",
-            ("rollout-num-gpus-per-engine", engine.tp * engine.pp),
+            ("rollout-num-gpus-per-engine", engine.engine_gpus),
             ("sglang-pp-size", engine.pp),
             ("sglang-ep-size", engine.ep),
             ("sglang-dtype", "bfloat16"),
             ("sglang-context-length", workload.max_tokens),
             ("sglang-mem-fraction-static", static_memory_fraction(roles.plan)),
-            ("sglang-max-running-requests", engine.max_num_seqs),
+            ("sglang-max-running-requests", max_running_requests(engine)),
             ("sglang-cuda-graph-max-bs", engine.max_num_seqs),
             ("sglang-chunked-prefill-size", ENGINE_TOKENS),
             # Requests that slime keeps under way per engine: enough to fill it.
-            ("sglang-server-concurrency", max(engine.max_num_seqs, 512)),
+            ("sglang-server-concurrency", max(max_running_requests(engine), 512)),
+            *_attention_dp(engine),
         ),
+    )
+
+
+def _attention_dp(engine: RolloutStrategy) -> tuple[tuple[str, FlagValue | bool], ...]:
+    """Attention groups of SGLang: tp counts all ranks of an engine, of which dp-size groups have attention of their
+    own. The head is computed per group, as it is priced, and dense layers where a group is one rank."""
+    if engine.attention_dp == 1:
+        return ()
+    sends = engine.exchange is ExpertExchange.ALL_TO_ALL
+    return (
+        ("sglang-enable-dp-attention", True),
+        ("sglang-dp-size", engine.attention_dp),
+        ("sglang-enable-dp-lm-head", True),
+        *((("sglang-moe-dense-tp-size", 1),) if engine.tp == 1 else ()),
+        *((("sglang-moe-a2a-backend", "deepep"), ("sglang-deepep-mode", "auto")) if sends else ()),
     )
 
 

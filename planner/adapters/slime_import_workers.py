@@ -12,6 +12,7 @@ from planner.adapters.import_trainer import (
     Degrees,
     Place,
     Tokens,
+    attention_groups,
     divides,
     engine_words,
     fixed,
@@ -27,6 +28,7 @@ from planner.domain.stages import WorkerName
 from planner.domain.strategy import (
     ContextParallel,
     EngineIdle,
+    ExpertExchange,
     Offload,
     Recompute,
     RolloutStrategy,
@@ -207,18 +209,19 @@ def _engines(values: Values, num_gpus: int, model: str | None) -> RolloutStrateg
         return None
     if values.config.get("sglang-config") is not None:
         values.find("sglang-config", Severity.NOTE, "groups of engines in a file of their own are priced as one group")
-    if values.whole("sglang-dp-size", 1) > 1:
-        values.find(
-            "sglang-dp-size",
-            Severity.NOTE,
-            f"attention replicas inside an engine are priced as tensor parallelism, {size}",
-        )
-    seqs = _max_seqs(values)
+    ranks = size // pp
+    groups = attention_groups(
+        values, "sglang-dp-size", ranks, model, enabled=values.flag("sglang-enable-dp-attention", default=False)
+    )
+    # DeepEP needs experts on all ranks, and SGLang sets ep so (sglang/srt/server_args.py).
+    sends = groups > 1 and values.config.get("sglang-moe-a2a-backend") == "deepep"
     strategy = RolloutStrategy(
-        num_gpus=num_gpus, tp=size // pp, pp=pp,
-        ep=size // pp if values.whole("sglang-ep-size", 1) > 1 else 1,
-        engine_fraction=sglang_fraction(values, "sglang-mem-fraction-static", fraction, model), max_num_seqs=seqs,
+        num_gpus=num_gpus, tp=ranks // groups, pp=pp,
+        ep=ranks if sends or values.whole("sglang-ep-size", 1) > 1 else 1,
+        engine_fraction=sglang_fraction(values, "sglang-mem-fraction-static", fraction, model),
+        max_num_seqs=max(1, _max_seqs(values) // groups),
         idle=EngineIdle.SLEEP if engine_sleeps(values) else EngineIdle.RESIDENT,
+        attention_dp=groups, exchange=ExpertExchange.ALL_TO_ALL if sends else ExpertExchange.GATHER,
     )  # fmt: skip
     values.say("engines", engine_words(strategy), values.origin("rollout-num-gpus-per-engine"))
     return strategy

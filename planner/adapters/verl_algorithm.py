@@ -144,16 +144,17 @@ def _reward_engine(context: Context, worker: PlacedWorker) -> tuple[tuple[str, V
             strategy.engine_fraction,
             strategy.idle is EngineIdle.SLEEP,
         )
-        ep, batched = strategy.ep, max(context.engine_tokens, sequences)
+        ep, groups = strategy.ep, strategy.attention_dp
+        batched = max(context.engine_tokens // groups, sequences)
     else:
         sequences = max(1, strategy.inference_tokens // workload.max_tokens)
         fraction, sleeps = _free_fraction(context, worker), strategy.offload is Offload.STATE_SWAP
-        ep, batched = 1, strategy.inference_tokens
+        ep, groups, batched = 1, 1, strategy.inference_tokens
     return (
         ("name", "vllm"),
         ("tensor_model_parallel_size", strategy.tp),
         ("pipeline_model_parallel_size", 1),
-        ("data_parallel_size", 1),
+        ("data_parallel_size", groups),
         ("expert_parallel_size", ep),
         ("gpu_memory_utilization", fraction),
         ("max_num_seqs", sequences),

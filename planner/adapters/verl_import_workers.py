@@ -134,16 +134,13 @@ class _Reader:
         pp = values.whole(f"{ROLLOUT}.pipeline_model_parallel_size", 1, minimum=1)
         dp = values.whole(f"{ROLLOUT}.data_parallel_size", 1, minimum=1)
         ep = values.whole(f"{ROLLOUT}.expert_parallel_size", 1, minimum=1)
-        if dp > 1 and _is_moe(model):
-            values.find(
-                f"{ROLLOUT}.data_parallel_size", Severity.NOTE,
-                f"an engine of {dp} attention replicas over one set of experts is priced as one of tp {tp * dp}",
-            )  # fmt: skip
-            tp *= dp
-        if num_gpus % (tp * pp):
+        # Of a dense model the ranks are engines of their own.
+        groups = dp if _is_moe(model) else 1
+        size = tp * groups * pp
+        if num_gpus % size:
             values.find(
                 f"{ROLLOUT}.tensor_model_parallel_size", Severity.ERROR,
-                f"engines of {tp * pp} GPUs do not fill {num_gpus} GPUs", f"a divisor of {num_gpus}",
+                f"engines of {size} GPUs do not fill {num_gpus} GPUs", f"a divisor of {num_gpus}",
             )  # fmt: skip
             return None
         fraction = values.number(f"{ROLLOUT}.gpu_memory_utilization", 0.5)
@@ -151,20 +148,26 @@ class _Reader:
             values.wrong(f"{ROLLOUT}.gpu_memory_utilization", fraction, "a share of GPU memory above 0 and up to 1")
             return None
         seqs = values.whole(f"{ROLLOUT}.max_num_seqs", 256, minimum=1)
+        if values.config.get(f"{ROLLOUT}.name") == "sglang":
+            # SGLang's limit is that of an engine, vLLM's that of each of its ranks.
+            seqs = max(1, seqs // groups)
         sleeps = values.flag(f"{ROLLOUT}.free_cache_engine", default=True) and not runs_ahead
-        engines = num_gpus // (tp * pp)
+        engines = num_gpus // size
         meanwhile = f"{'sleep' if sleeps else 'stay in memory'} while others run"
         if self.pools.engine_gpus:
             meanwhile = "on GPUs of their own"
         values.say(
             "engines",
-            f"{engines} of tp {tp}" + (f" ep {ep}" if ep > 1 else "") + f", {fraction:.0%} of GPU memory, "
-            f"up to {seqs:,} sequences each, {meanwhile}",
+            f"{engines} of tp {tp}"
+            + (f" attention dp {groups}" if groups > 1 else "")
+            + (f" ep {ep}" if ep > 1 else "")
+            + f", {fraction:.0%} of GPU memory, up to {seqs:,} sequences "
+            + f"{'each' if groups == 1 else 'per attention group'}, {meanwhile}",
             values.origin(f"{ROLLOUT}.tensor_model_parallel_size"),
         )  # fmt: skip
         return RolloutStrategy(
-            num_gpus=num_gpus, tp=tp, pp=pp, ep=tp if ep > 1 else 1, engine_fraction=fraction, max_num_seqs=seqs,
-            idle=EngineIdle.SLEEP if sleeps else EngineIdle.RESIDENT,
+            num_gpus=num_gpus, tp=tp, pp=pp, ep=tp * groups if ep > 1 else 1, engine_fraction=fraction,
+            max_num_seqs=seqs, idle=EngineIdle.SLEEP if sleeps else EngineIdle.RESIDENT, attention_dp=groups,
         )  # fmt: skip
 
     def reward_model(self, num_gpus: int, is_moe: bool) -> TrainerStrategy | None:
