@@ -12,7 +12,7 @@ from planner.adapters.import_yaml import read_foreign_yaml
 from planner.adapters.shell_script import ACCELERATOR, Launch, Script, read_script
 from planner.errors import InvalidInputError
 
-_COUNTS = re.compile(r"(\d+x)+", re.IGNORECASE)
+_COUNTS = re.compile(r"^(\d+x)+", re.IGNORECASE)
 """Numbers of nodes and GPUs before a type: `4x8x`."""
 YAML_SUFFIXES = (".yaml", ".yml")
 

@@ -106,8 +106,14 @@ def compare_texts(shell: Expander, operator: str, left: str, right: str, *, is_p
 
 
 def _as_empty(shell: Expander, text: str) -> str:
-    """A variable that nothing sets is empty in a condition, as it is when the script is started by itself."""
-    return "" if is_mark(text) and unknowns(text)[0] in shell.missing else text
+    """A variable that nothing sets is empty in a condition, as it is when the script is started by itself.
+
+    One that the script sets to what only the run knows has a value, even where it goes by the variable's name.
+    """
+    if not is_mark(text):
+        return text
+    name = unknowns(text)[0]
+    return "" if name in shell.missing and name not in shell.state.variables else text
 
 
 def _is_filled(shell: Expander, text: str) -> bool | None:
