@@ -34,7 +34,7 @@ def exported_files(plan: Plan, *, digest: str | None = None) -> tuple[ExportFile
     InvalidInputError when AReaL cannot run the plan, with every reason.
     """
     rules = load_framework("areal")
-    unfit = (*position_problems(plan, engine_tokens_needed(plan)), *workload_faults(plan.workload))
+    unfit = position_problems(plan, engine_tokens_needed(plan))
     check_exportable(rules, plan, unfit=unfit, lacks=plan_faults(plan, rules))
     context = ArealContext.of(plan, rules)
     known = digest if digest is not None else plan_digest(plan)
@@ -47,35 +47,16 @@ def exported_files(plan: Plan, *, digest: str | None = None) -> tuple[ExportFile
     )
 
 
-def workload_faults(workload: Workload) -> tuple[str, ...]:
-    """What AReaL lacks for the workload, whatever the plan."""
-    faults = []
-    if workload.num_epochs > 1:
-        # areal/trainer/ppo/actor.py _ppo_update: one pass over the mini-batches.
-        faults.append(f"it trains once on a batch, the plan {workload.num_epochs} times; plan with --epochs 1")
-    if workload.lora_rank is not None and workload.has_reference:
-        # areal/trainer/rl_trainer.py: a reference is an engine with weights of its own, never the base of an adapter.
-        faults.append("its reference is never the base model of an adapter; plan LoRA with --kl 0")
-    return tuple(faults)
-
-
 def plan_faults(plan: Plan, rules: FrameworkRules) -> tuple[str, ...]:
-    """What the rules of the search do not know: limits that depend on the model and the back end at once."""
+    """What the general rules do not say: what depends on trainer and engines at once, and what no
+    framework can."""
     context = ArealContext.of(plan, rules)
     faults = []
     for name, backend in context.backends.items():
-        strategy, model = context.trainer(name), worker_model(plan.workload, name)
-        heads = {layer.attention.num_heads for layer in model.layers if layer.attention.num_heads}
-        kv_heads = {layer.attention.num_kv_heads for layer in model.layers if layer.attention.num_kv_heads}
-        if backend == "fsdp" and any(count % strategy.tp for count in heads | kv_heads):
-            # areal/engine/fsdp_utils/parallel.py
-            faults.append(f"{name.value} (fsdp): tp {strategy.tp} must divide heads and key/value heads")
-        if (
-            backend == "megatron"
-            and strategy.cp > 1
-            and any(layer.attention.kind == "gated_delta_net" for layer in model.layers)
-        ):
-            # areal/engine/megatron_engine.py
+        model = worker_model(plan.workload, name)
+        has_delta_nets = any(layer.attention.kind == "gated_delta_net" for layer in model.layers)
+        if backend == "megatron" and context.trainer(name).cp > 1 and has_delta_nets:
+            # areal/engine/megatron_engine.py; no search looks at such strategies.
             faults.append(f"{name.value} (megatron): no context parallelism for gated delta nets")
     if context.engine_kind == "vllm" and context.engine.ep > 1:
         faults.append("rollout engine: adapters that Megatron trains go to vLLM, for which there is no key for ep")

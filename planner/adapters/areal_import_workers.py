@@ -210,13 +210,13 @@ def _trainer(values: Values, role: Role, model: str | None, max_tokens: int) -> 
 
 
 def _with_experts(values: Values, role: Role, model: str | None) -> Degrees:
-    """Degrees of experts only where there are some; without them they are those of Megatron's dense layers."""
+    """Degrees of experts only where there are some."""
     found = role.allocation.degrees
     vpp = 1
     if role.allocation.engine == "megatron":
         vpp = values.whole(f"{role.name}.megatron.virtual_pipeline_parallel_size", 1, minimum=1)
     experts = is_moe(model)
-    etp = found.etp if experts else (found.tp if role.allocation.engine == "megatron" else 1)
+    etp = found.etp if experts else 1
     return Degrees(tp=found.tp, pp=found.pp, vpp=vpp, cp=found.cp, ep=found.ep if experts else 1, etp=etp)
 
 

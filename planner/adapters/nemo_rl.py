@@ -36,9 +36,7 @@ def exported_files(plan: Plan, *, digest: str | None = None) -> tuple[ExportFile
     rules = load_framework("nemo-rl")
     roles = Roles.of(plan)
     backend = roles.backend(rules)
-    check_exportable(
-        rules, plan, unfit=position_problems(plan, engine_tokens_needed(plan)[:1]), lacks=lacks(roles, backend)
-    )
+    check_exportable(rules, plan, unfit=position_problems(plan, engine_tokens_needed(plan)[:1]), lacks=lacks(roles))
     known = digest if digest is not None else plan_digest(plan)
     return (
         ExportFile(name=SCRIPT, text=_script(plan, rules, known), is_executable=True),

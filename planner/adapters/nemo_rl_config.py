@@ -367,10 +367,8 @@ def _value(roles: Roles, backend: str) -> tuple[Block, ...]:
     if strategy is None or model is None:
         return ()
     # DTensor counts sequences, all padded to the longest.
-    sequences = 1
-    if backend == "dtensor":
-        smaller = min(strategy.micro_batch_tokens, strategy.inference_tokens)
-        sequences = max(1, smaller // roles.workload.max_tokens)
+    budgets = (strategy.micro_batch_tokens, strategy.inference_tokens)
+    train, forward = (max(1, tokens // roles.workload.max_tokens) if backend == "dtensor" else 1 for tokens in budgets)
     head = Block(
         path="value",
         decisions=(roles.decision(WorkerName.CRITIC_TRAINER),),
@@ -379,8 +377,8 @@ def _value(roles: Roles, backend: str) -> tuple[Block, ...]:
             ("max_total_sequence_length", roles.workload.max_tokens),
             ("precision", "bfloat16"),
             ("train_global_batch_size", roles.samples_per_step),
-            ("train_micro_batch_size", sequences),
-            ("logprob_batch_size", sequences),
+            ("train_micro_batch_size", train),
+            ("logprob_batch_size", forward),
             ("reward_model_cfg.enabled", backend == "dtensor"),
             ("reward_model_cfg.reward_model_type", "regression"),
         ),

@@ -66,7 +66,7 @@ def read_workers(
     places = [
         Place(
             worker=WorkerName.ROLLOUT_ENGINE, first_gpu=first, num_gpus=pools.engine_gpus,
-            strategy=_engines(values, pools.engine_gpus, model),
+            strategy=_engines(values, pools.engine_gpus, model, shares=pools.is_shared),
         )
     ]  # fmt: skip
     actor = _trainer(values, "policy", count, model, takes_turns=takes_turns)
@@ -134,9 +134,7 @@ def _megatron_degrees(values: Values, section: str, model: str | None) -> Degree
         pp=values.whole(f"{section}.pipeline_model_parallel_size", 1, minimum=1),
         cp=values.whole(f"{section}.context_parallel_size", 1, minimum=1),
         ep=values.whole(f"{section}.expert_model_parallel_size", 1, minimum=1) if experts else 1,
-        etp=values.whole(f"{section}.expert_tensor_parallel_size", 1, minimum=1)
-        if experts
-        else values.whole(f"{section}.tensor_model_parallel_size", 1, minimum=1),
+        etp=values.whole(f"{section}.expert_tensor_parallel_size", 1, minimum=1) if experts else 1,
     )
 
 
@@ -205,7 +203,8 @@ def _offload(values: Values, path: str, section: str, *, takes_turns: bool) -> O
     return Offload.STATE_SWAP if swaps else Offload.NONE
 
 
-def _engines(values: Values, num_gpus: int, model: str | None) -> RolloutStrategy | None:
+def _engines(values: Values, num_gpus: int, model: str | None, *, shares: bool) -> RolloutStrategy | None:
+    """The engines. Those with GPUs of their own only drop their prefix cache (vllm_generation.py finish_generation)."""
     backend = values.text(f"{GENERATION}.backend", "vllm")
     groups = 1
     if backend == "sglang":
@@ -232,7 +231,7 @@ def _engines(values: Values, num_gpus: int, model: str | None) -> RolloutStrateg
         return None
     strategy = RolloutStrategy(
         num_gpus=num_gpus, tp=tp, pp=pp, ep=tp * groups if ep > 1 else 1, engine_fraction=fraction, max_num_seqs=seqs,
-        idle=EngineIdle.SLEEP, attention_dp=groups,
+        idle=EngineIdle.SLEEP if shares else EngineIdle.RESIDENT, attention_dp=groups,
     )  # fmt: skip
     values.say(f"engines ({backend})", engine_words(strategy), values.origin(key))
     return strategy

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from planner.adapters.roles import Roles, nodes_of
 from planner.domain.execution import ExecutionMode
-from planner.domain.hardware import Precision
 from planner.domain.stages import WorkerName
-from planner.domain.strategy import Offload, Sharding
+from planner.domain.strategy import Offload
 from planner.domain.workload import RewardKind
 
 SWAPS = (Offload.STATE_SWAP, Offload.CPU_OPTIMIZER_STATE_SWAP)
@@ -20,25 +19,11 @@ KL_IN_REWARD = ("ppo", "reinforce++")
 """Algorithms whose estimator can subtract the KL term from the reward."""
 
 
-def lacks(roles: Roles, backend: str) -> tuple[str, ...]:
+def lacks(roles: Roles) -> tuple[str, ...]:
     """Reasons against the plan; empty if the adapter can express it."""
-    return (*_placement_lacks(roles), *_training_lacks(roles, backend), *_algorithm_lacks(roles))
-
-
-def _placement_lacks(roles: Roles) -> list[str]:
-    if roles.is_colocated:
-        if roles.plan.execution.is_asynchronous:
-            return ["asynchronous training needs GPUs of its own for the rollout"]
-        return []
-    train, rollout = roles.actor_group, roles.rollout_group
-    shapes = {nodes_of(group)[1] for group in (train, rollout)}
-    # Both on one node is the only case in which GPUs of a node are divided.
-    if not _on_one_node(roles) and len(shapes) > 1:
-        return [
-            "it takes equally many GPUs of every node, the plan has "
-            f"{nodes_of(train)[1]} for training and {nodes_of(rollout)[1]} for the rollout"
-        ]
-    return []
+    if roles.is_colocated and roles.plan.execution.is_asynchronous:
+        return ("asynchronous training needs GPUs of its own for the rollout",)
+    return ()
 
 
 def _on_one_node(roles: Roles) -> bool:
@@ -60,40 +45,6 @@ def cluster_shape(roles: Roles) -> tuple[int, int, int | None, int | None]:
     if _on_one_node(roles):
         return 1, train[1] + rollout[1], 1, rollout[1]
     return train[0] + rollout[0], train[1], rollout[0], rollout[1]
-
-
-def _training_lacks(roles: Roles, backend: str) -> list[str]:
-    problems: list[str] = []
-    for name in TRAINERS:
-        strategy = roles.trainer(name)
-        if strategy is None:
-            continue
-        if strategy.offload in ON_HOST and strategy.sharding is not Sharding.ZERO1:
-            problems.append(f"{name.value}: the optimizer step on the host needs the distributed optimizer (zero1)")
-        if name is WorkerName.CRITIC_TRAINER and backend == "dtensor" and strategy.cp > 1:
-            problems.append(f"{name.value}: a value model on DTensor has no context parallelism")
-    if roles.workload.lora_rank is not None and roles.workload.critic is not None:
-        problems.append("its value model trains all weights, the plan trains adapters")
-    if backend == "dtensor" and roles.workload.train_precision is Precision.FP8:
-        problems.append("it trains in fp8 on Megatron only")
-    return problems
-
-
-def _algorithm_lacks(roles: Roles) -> list[str]:
-    workload, execution = roles.workload, roles.plan.execution
-    problems: list[str] = []
-    if workload.num_epochs > 1 and workload.critic is None:
-        problems.append(f"it passes over a batch once, except in PPO; the plan does so {workload.num_epochs} times")
-    if execution.is_asynchronous and workload.algorithm.oversampling_ratio > 1:
-        problems.append("its asynchronous training has no dynamic sampling")
-    if not workload.needs_old_logprob:
-        if workload.critic is not None:
-            problems.append("its PPO always computes old log-probs, the plan leaves that stage out")
-        elif workload.num_optimizer_steps > 1:
-            problems.append("it leaves old log-probs out only with one optimizer step per iteration")
-        elif workload.has_reference and workload.algorithm.name in KL_IN_REWARD:
-            problems.append("it needs old log-probs for a KL term in the reward")
-    return problems
 
 
 def differences(roles: Roles, backend: str) -> tuple[str, ...]:

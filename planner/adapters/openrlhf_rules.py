@@ -11,7 +11,6 @@ import math
 from planner.adapters.roles import Roles
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Offload, Sharding, TrainerStrategy
-from planner.domain.workload import RewardKind
 
 STAGES = {Sharding.DDP: 0, Sharding.ZERO1: 1, Sharding.ZERO2: 2, Sharding.ZERO3: 3}
 """`--ds.zero_stage`"""
@@ -21,40 +20,9 @@ FORWARD_ONLY = (WorkerName.REFERENCE, WorkerName.REWARD_MODEL)
 
 def lacks(roles: Roles) -> tuple[str, ...]:
     """Reasons against the plan; empty if the adapter can express it."""
-    return (*_placement_lacks(roles), *_training_lacks(roles), *_reward_lacks(roles))
-
-
-def _placement_lacks(roles: Roles) -> list[str]:
     if roles.plan.execution.is_asynchronous and roles.is_colocated:
-        return ["asynchronous training needs GPUs of its own for the rollout"]
-    return []
-
-
-def _training_lacks(roles: Roles) -> list[str]:
-    """`--ds.*` holds for every model; the general rules compare actor, critic and reference."""
-    actor = roles.actor
-    problems: list[str] = []
-    if actor.offload is Offload.CPU_OPTIMIZER and actor.sharding is Sharding.DDP:
-        problems.append("the optimizer step on the host needs a ZeRO stage of 1 or more")
-    expected = Sharding.ZERO3 if actor.sharding is Sharding.ZERO3 else Sharding.DDP
-    reward = roles.trainer(WorkerName.REWARD_MODEL)
-    if reward is not None and (reward.tp, reward.cp, reward.sharding) != (actor.tp, actor.cp, expected):
-        problems.append(
-            f"reward model: it has the actor's tp {actor.tp} and cp {actor.cp} and with {actor.sharding.value} for "
-            f"training {expected.value}, the plan has tp {reward.tp}, cp {reward.cp} and {reward.sharding.value}"
-        )
-    return problems
-
-
-def _reward_lacks(roles: Roles) -> list[str]:
-    workload = roles.workload
-    if workload.reward.model is None:
-        return []
-    if workload.reward.kind is not RewardKind.MODEL:
-        return [f"its reward models give one score per response, the plan has a {workload.reward.kind.value}"]
-    if workload.algorithm.oversampling_ratio > 1:
-        return ["its dynamic filtering scores with a function or a server, not with a reward model on its GPUs"]
-    return []
+        return ("asynchronous training needs GPUs of its own for the rollout",)
+    return ()
 
 
 def train_tokens(roles: Roles) -> int:

@@ -66,19 +66,12 @@ def exported_files(plan: Plan, *, digest: str | None = None) -> tuple[ExportFile
 
 
 def workload_faults(workload: Workload) -> tuple[str, ...]:
-    """What slime, or this adapter, lacks for the workload, whatever the plan."""
-    faults = []
-    if workload.num_epochs > 1:
-        # slime/backends/megatron_utils/model.py train: one pass over the steps of a rollout.
-        faults.append(f"it trains once on a batch, the plan {workload.num_epochs} times; plan with --epochs 1")
-    if workload.critic is not None and workload.critic != workload.actor:
-        # slime/ray/placement_group.py create_training_models: the critic's arguments are a copy of the actor's.
-        faults.append("its critic has the actor's model; plan without --critic, or with the same model")
+    """What the flags of Megatron-LM cannot say about the model."""
     try:
         model_flags(workload.actor)
     except InvalidInputError as error:
-        faults.append(str(error))
-    return tuple(faults)
+        return (str(error),)
+    return ()
 
 
 def _model_section(workload: Workload) -> FlagSection:

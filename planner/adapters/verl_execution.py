@@ -9,7 +9,7 @@ import math
 
 from planner.adapters.overrides import Override, Section, Value, under
 from planner.adapters.roles import nodes_of
-from planner.adapters.verl_context import SWAPS_WEIGHTS, Context, Runner
+from planner.adapters.verl_context import Context, Runner
 from planner.adapters.verl_layout import critic_tokens
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import EngineIdle
@@ -92,24 +92,7 @@ def lacks(context: Context) -> tuple[str, ...]:
     problems: list[str] = []
     if context.runner is Runner.SYNC and context.plan.execution.is_asynchronous:
         problems.append("asynchronous training needs GPUs of its own for the rollout")
-    if _loses_updates(context):
-        problems.append(
-            "with engines apart and several optimizer steps per iteration, FSDP weights must stay on the GPUs: verl "
-            "overwrites weights that are in host RAM when it computes old log-probs (experimental/separation/"
-            "engine_workers.py); plan with --fix 'actor: offload=none' or with one optimizer step"
-        )
     return tuple(problems)
-
-
-def _loses_updates(context: Context) -> bool:
-    """utils/fsdp_utils.py: fsdp2_sharded_save_to_cpu copies nothing of a shard that is on the host already, and
-    fsdp2_sharded_load_from_cpu writes the old policy into it."""
-    return (
-        context.runner is Runner.SEPARATE
-        and not context.is_megatron
-        and context.workload.num_optimizer_steps > 1
-        and context.actor.offload in SWAPS_WEIGHTS
-    )
 
 
 # What is different -----------------------------------------------------------------------------------------------

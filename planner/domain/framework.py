@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.framework_limits import MultipleEpochs, OffloadRule, OldLogprobNeed
 from planner.domain.hardware import Precision
 from planner.domain.model import Model
 from planner.domain.stages import StageName, WorkerName
@@ -36,11 +37,19 @@ from planner.domain.strategy import (
     TrainerTable,
 )
 from planner.domain.technique import Technique
-from planner.domain.workload import Workload
+from planner.domain.workload import RewardKind, Workload
 
 TRAINING_WORKERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER)
+HOST_STEPS = (Offload.CPU_OPTIMIZER, Offload.CPU_OPTIMIZER_STATE_SWAP)
+"""Offload modes whose optimizer step runs on the host."""
 ONE_BACKEND_WORKERS = (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER, WorkerName.REFERENCE)
 """Workers that a framework configures with one choice of back end."""
+
+
+def coupled_workers(rules: FrameworkRules) -> tuple[WorkerName, ...]:
+    """Workers with one choice of back end: a reward model too where it runs on the trainers'."""
+    joins = any({WorkerName.ACTOR_TRAINER, WorkerName.REWARD_MODEL} <= backend.workers for backend in rules.backends)
+    return (*ONE_BACKEND_WORKERS, WorkerName.REWARD_MODEL) if joins else ONE_BACKEND_WORKERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +87,21 @@ class TrainerBackend:
     one_setting: bool = False
     """One ZeRO stage, offload and recomputation for all trainers; forward-only workers are sharded exactly when the
     trainers' weights are."""
+    cpu_optimizer_shardings: frozenset[Sharding] = frozenset(Sharding)
+    """Sharding with which the optimizer step can run on the host."""
+    tp_divides_kv_heads: bool = False
+    """TP splits key/value heads too, it never repeats them."""
+    max_cp_with_critic: int | None = None
+    """`max_cp` where there is a critic; None: no difference."""
+    train_precisions: frozenset[Precision] = frozenset(Precision)
+    """Of those of the framework, the ones that this back end has."""
+    budget_ranks: tuple[str, ...] = ()
+    """Degrees over whose ranks a token budget is divided: budgets are multiples of their product times
+    `budget_chunks`, and of `budget_block`."""
+    budget_chunks: int = 1
+    budget_block: int = 1
+    counts_sequences: frozenset[WorkerName] = frozenset()
+    """Workers whose micro-batches are a number of longest sequences, so that budgets are not rounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +119,7 @@ class FrameworkRules:
     max_rollout_pp: int
     allows_rollout_ep: bool
     rollout_ep_equals_tp: bool
-    """An engine with expert parallelism spreads experts over all its ranks: tp, times attention DP where it has that."""
+    """An engine with expert parallelism spreads experts over all its ranks: tp, times attention DP if it has that."""
     engine_idles: frozenset[EngineIdle]
     must_share: tuple[frozenset[WorkerName], ...]
     """Workers that always sit on one device group."""
@@ -138,10 +162,41 @@ class FrameworkRules:
     """Iterations that overlap need another engine class, which has no data-parallel attention."""
     expert_exchanges: frozenset[ExpertExchange] = frozenset({ExpertExchange.GATHER})
     """How tokens may reach the experts of engines with data-parallel attention."""
+    engine_idles_apart: frozenset[EngineIdle] | None = None
+    """`engine_idles` of engines on GPUs of their own; None: no difference."""
+    equal_gpus_per_node: bool = False
+    """With engines apart, trainers and engines take equally many GPUs of every node, or divide a single one."""
+    offload_rules: tuple[OffloadRule, ...] = ()
+    shared_train_budget: frozenset[WorkerName] = frozenset()
+    """Workers whose updates have one token budget."""
+    shared_forward_budget: frozenset[WorkerName] = frozenset()
+    """Workers whose forward passes have one token budget."""
+    one_token_budget: frozenset[WorkerName] = frozenset()
+    """Workers that have one token budget for updates and forward passes."""
+    multiple_epochs: MultipleEpochs = MultipleEpochs.ALWAYS
+    old_logprob_needs: frozenset[OldLogprobNeed] = frozenset()
+    lora_excludes_reference: bool = False
+    """With adapters there is no reference: the base of an adapter is never one."""
+    lora_excludes_critic: bool = False
+    lora_excludes_rollout_ep: bool = False
+    """Engines that serve adapters have no expert parallelism."""
+    critic_is_actor_model: bool = False
+    """The critic is a copy of the actor's model."""
+    model_architectures: frozenset[str] = frozenset()
+    """Architectures of models that it trains; empty: all."""
+    reward_kinds: frozenset[RewardKind] = frozenset(RewardKind)
+    dynamic_sampling_excludes_reward_model: bool = False
+    """Groups are discarded by a function or a server, never by a reward model on GPUs."""
+    streaming_excludes_dynamic_sampling: bool = False
     batches_exclude_reward_model: bool = False
     """Asynchronous batches run without a reward model on GPUs."""
     batches_exclude_dynamic_sampling: bool = False
     """Asynchronous batches do not replace discarded groups."""
+
+    @property
+    def all_engine_idles(self) -> frozenset[EngineIdle]:
+        """What engines may keep while other workers run, wherever they sit."""
+        return self.engine_idles | (self.engine_idles_apart or frozenset())
 
     def max_staleness_of(self, mode: ExecutionMode) -> int:
         """Largest version lag of iterations that overlap in this way; 0 where they cannot."""
@@ -193,6 +248,22 @@ def _expert_tp(backend: TrainerBackend, table: TrainerTable, _: bool, model: Mod
         return _constant(table, True)
     # Without a model, etp = 1 may as well be a dense layer.
     return np.asarray((table.etp == table.tp) | ((table.etp == 1) & (model is None)))
+
+
+def _kv_heads(backend: TrainerBackend, table: TrainerTable, _: bool, model: Model | None) -> BoolArray:
+    legal = _constant(table, True)
+    if not backend.tp_divides_kv_heads or model is None:
+        return legal
+    for heads in {layer.attention.num_kv_heads for layer in model.layers} - {0}:
+        legal &= np.mod(heads, table.tp) == 0
+    return legal
+
+
+def _cpu_optimizer(backend: TrainerBackend, table: TrainerTable, trains: bool, _: Model | None) -> BoolArray:
+    if not trains:
+        return _constant(table, True)
+    on_host = _is_in(table.offload, OFFLOADS, frozenset(HOST_STEPS))
+    return np.asarray(~on_host | _is_in(table.sharding, SHARDINGS, frozenset(backend.cpu_optimizer_shardings)))
 
 
 def _even_pipeline(backend: TrainerBackend, table: TrainerTable, _: bool, model: Model | None) -> BoolArray:
@@ -290,6 +361,15 @@ _ROW_RULES: tuple[_RowRule, ...] = (
         ),
         fault=lambda _, s: f"offload '{s.offload.value}' is not offered",
     ),
+    _RowRule(reason="tp must divide heads and key/value heads", allows=_kv_heads),
+    _RowRule(
+        reason="ZeRO level not offered with the optimizer step on the host",
+        allows=_cpu_optimizer,
+        fault=lambda b, _: (
+            "the optimizer step on the host needs "
+            + " or ".join(level.value for level in SHARDINGS if level in b.cpu_optimizer_shardings)
+        ),
+    ),
 )
 
 
@@ -364,13 +444,15 @@ def rollout_masks(
 ) -> tuple[tuple[str, BoolArray], ...]:
     wide_ep = table.ep > 1
     all_ranks = table.tp * table.attention_dp
-    idles = " or ".join(_IDLE_WORDS[idle] for idle in EngineIdle if idle in rules.engine_idles)
     return (
         (f"rollout pp above {rules.max_rollout_pp}", np.asarray(table.pp > rules.max_rollout_pp)),
         ("no rollout expert parallelism", np.asarray(wide_ep & (not rules.allows_rollout_ep))),
         ("rollout ep differs from tp", np.asarray(wide_ep & rules.rollout_ep_equals_tp & (table.ep != all_ranks))),
         *_attention_dp_masks(rules, table, overlaps),
-        (f"engines always {idles}", ~_is_in(table.idle, ENGINE_IDLES, frozenset(rules.engine_idles))),
+        (
+            f"engines always {idle_words(rules.all_engine_idles)}",
+            ~_is_in(table.idle, ENGINE_IDLES, frozenset(rules.all_engine_idles)),
+        ),
     )
 
 
@@ -396,13 +478,18 @@ def _attention_dp_masks(
     )
 
 
+def idle_words(idles: frozenset[EngineIdle]) -> str:
+    """What engines do while others run."""
+    return " or ".join(_IDLE_WORDS[idle] for idle in EngineIdle if idle in idles)
+
+
 _IDLE_WORDS = {
     EngineIdle.RESIDENT: "stay in GPU memory while others run",
     EngineIdle.SLEEP: "sleep while others run",
 }
 
 
-def _first_backends(
+def first_backends(
     rules: FrameworkRules, table: TrainerTable, *, trains: bool, worker: WorkerName | None, model: Model | None
 ) -> IntArray:
     """Index of the first back end that allows each row, -1 if none; shape (num_candidates,)."""
@@ -427,7 +514,7 @@ def backend_of(
 ) -> TrainerBackend | None:
     """The first back end that can express the strategy, None if there is none."""
     table = TrainerTable.of((strategy,))
-    index = int(_first_backends(rules, table, trains=trains, worker=worker, model=model)[0])
+    index = int(first_backends(rules, table, trains=trains, worker=worker, model=model)[0])
     return rules.backends[index] if index >= 0 else None
 
 
@@ -446,7 +533,7 @@ def mesh_keys(
     actor and critic with `with_vpp`, either of them and the reference without: a forward-only pass follows the
     virtual pipeline of the trainers. Where a back end has `one_setting`, its parts are compared in the same way.
     """
-    backend = _first_backends(rules, table, trains=trains, worker=worker, model=model)
+    backend = first_backends(rules, table, trains=trains, worker=worker, model=model)
     shares = np.array([b.shares_mesh for b in rules.backends] + [False])[backend]
     key = backend.copy()
     columns = (table.tp, table.pp, table.cp, table.ep, table.etp, *((table.vpp,) if with_vpp else ()))

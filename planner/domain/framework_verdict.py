@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from math import ceil
 
 from planner.domain.execution import Execution, ExecutionMode, SchedulingPolicy
 from planner.domain.framework import (
-    ONE_BACKEND_WORKERS,
     TRAINING_WORKERS,
     FrameworkRules,
+    coupled_workers,
+    idle_words,
     joined,
     listed,
     mesh_keys,
@@ -17,16 +20,21 @@ from planner.domain.framework import (
     rollout_masks,
     trainer_faults,
 )
-from planner.domain.framework_workload import batches_problem
+from planner.domain.framework_budgets import budget_keys, budget_rejections
+from planner.domain.framework_limits import EngineSite
+from planner.domain.framework_sites import allowed_at, idles_at, sizes_fit
+from planner.domain.framework_workload import (
+    batches_problem,
+    for_workload,
+    position_problem,
+    runs_old_logprob,
+    streaming_problem,
+    workload_lacks,
+)
 from planner.domain.model import Model
 from planner.domain.plan import DeviceGroup, Plan
 from planner.domain.stages import StageName, WorkerName
-from planner.domain.strategy import (
-    RolloutStrategy,
-    RolloutTable,
-    Strategy,
-    TrainerTable,
-)
+from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy, TrainerStrategy, TrainerTable
 from planner.domain.workload import Workload
 
 
@@ -64,46 +72,87 @@ def worker_model(workload: Workload, worker: WorkerName) -> Model:
     return by_worker.get(worker) or workload.actor
 
 
-def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
-    """Everything that keeps the framework from running the plan as it is; empty if it can.
+class ProblemKind(StrEnum):
+    """What a problem is about."""
 
-    Each is a clause about the framework ("it has no PPO") or about workers of the plan.
-    """
+    WORKLOAD = "workload"
+    """No plan would remove it."""
+    OLD_LOGPROB = "old log-prob"
+    """The framework computes old log-probs that the plan leaves out."""
+    EXECUTION = "execution"
+    STAGE = "stage"
+    STRATEGY = "strategy"
+    MESH = "mesh"
+    PLACEMENT = "placement"
+    BATCH = "batch"
+    OFFLOAD = "offload"
+    """States leave the GPUs, or stay there, whatever the plan says."""
+    IDLE = "idle"
+    """The same for engines."""
+    TOKEN_BUDGET = "token budget"
+    """Budgets that the framework has in common."""
+
+
+TOLERATED = frozenset({ProblemKind.OFFLOAD, ProblemKind.IDLE, ProblemKind.TOKEN_BUDGET})
+"""A plan with such a problem starts and computes the same; its price is another one. No search for the framework finds
+it, exports say what differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkProblem:
+    """A clause about the framework ("it has no PPO") or about workers of the plan."""
+
+    kind: ProblemKind
+    text: str
+
+
+def plan_problems(rules: FrameworkRules, plan: Plan) -> tuple[str, ...]:
+    """Everything that keeps the framework from running the plan as it is; empty if it can."""
+    return tuple(item.text for item in framework_problems(rules, plan) if item.kind not in TOLERATED)
+
+
+def framework_problems(rules: FrameworkRules, plan: Plan) -> tuple[FrameworkProblem, ...]:
+    """Everything in which the framework would run the plan in another way, or not at all; each once."""
     workers = placed_workers(plan)
-    found = (
-        *(f"it {lack}" for lack in _lacks(rules, plan.workload)),
-        *_execution_problems(rules, plan.execution, plan.workload),
-        *_order_problems(rules, plan),
-        *_stage_problems(rules, plan, workers),
-        *_strategy_problems(rules, plan, workers),
-        *_mesh_problems(rules, plan.workload, workers),
-        *_placement_problems(rules, plan, workers),
-        *_batch_problems(plan.workload, workers),
+    strict = for_workload(rules, plan.workload, tolerant=True)
+    lacks = tuple(f"it {lack}" for lack in workload_lacks(rules, plan.workload))
+    found: tuple[tuple[ProblemKind, Sequence[str]], ...] = (
+        (ProblemKind.WORKLOAD, lacks),
+        (ProblemKind.OLD_LOGPROB, _old_logprob_problems(rules, plan.workload)),
+        (ProblemKind.EXECUTION, _execution_problems(rules, plan.execution, plan.workload)),
+        (ProblemKind.EXECUTION, _order_problems(rules, plan)),
+        (ProblemKind.STAGE, _stage_problems(rules, plan, workers)),
+        (ProblemKind.STRATEGY, _strategy_problems(strict, plan, workers)),
+        (ProblemKind.MESH, _mesh_problems(strict, plan.workload, workers)),
+        (ProblemKind.PLACEMENT, _placement_problems(rules, plan, workers)),
+        (ProblemKind.BATCH, _batch_problems(plan.workload, workers)),
+        (ProblemKind.STRATEGY, _offload_problems(strict, plan, workers)),
+        (ProblemKind.OFFLOAD, _offload_problems(_gentle(rules, plan.workload), plan, workers)),
+        # What engines beside a trainer keep decides what fits there; with GPUs of their own it is a matter of price.
+        (ProblemKind.STRATEGY, _idle_problems(rules, workers, EngineSite.SHARED)),
+        (ProblemKind.IDLE, _idle_problems(rules, workers, EngineSite.APART)),
+        (ProblemKind.TOKEN_BUDGET, _budget_problems(rules, plan.workload, workers)),
     )
-    return tuple(dict.fromkeys(found))
+    problems = [FrameworkProblem(kind=kind, text=text) for kind, texts in found for text in texts]
+    return tuple({item.text: item for item in reversed(problems)}.values())[::-1]
 
 
 def workload_problems(rules: FrameworkRules, workload: Workload) -> tuple[str, ...]:
     """What the framework lacks for the workload, whatever the plan: to be asked before any search."""
-    return tuple(f"{rules.title} {lack}" for lack in _lacks(rules, workload))
+    positions = position_problem(workload)
+    found = (*workload_lacks(rules, workload), *_old_logprob_lacks(rules, workload))
+    return tuple(f"{rules.title} {lack}" for lack in (*found, *([positions] if positions is not None else [])))
 
 
-def _lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
-    problems: list[str] = []
-    if workload.algorithm.name not in rules.algorithms:
-        problems.append(f"has no {workload.algorithm.title}")
-    if workload.reward.model is not None and WorkerName.REWARD_MODEL not in rules.workers:
-        problems.append(f"runs no {WorkerName.REWARD_MODEL.value} on GPUs")
-    if workload.train_precision not in rules.train_precisions:
-        problems.append(f"does not train in {workload.train_precision.value}")
-    if workload.rollout_precision not in rules.rollout_precisions:
-        problems.append(f"does not generate in {workload.rollout_precision.value}")
-    if workload.lora_rank is not None and workload.lora_rank > rules.max_lora_rank:
-        limit = f"LoRA ranks up to {rules.max_lora_rank}" if rules.max_lora_rank else "no LoRA"
-        problems.append(f"has {limit}, the plan trains rank {workload.lora_rank}")
-    if rules.always_recomputes_old_logprob and not workload.needs_old_logprob:
-        problems.append("always recomputes old log-probs, the plan leaves that stage out")
-    return problems
+def _old_logprob_lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
+    if workload.needs_old_logprob or not runs_old_logprob(rules, workload):
+        return []
+    when = "always" if rules.always_recomputes_old_logprob else "for this workload"
+    return [f"recomputes old log-probs {when}, the plan leaves that stage out"]
+
+
+def _old_logprob_problems(rules: FrameworkRules, workload: Workload) -> list[str]:
+    return [f"it {lack}" for lack in _old_logprob_lacks(rules, workload)]
 
 
 def _execution_problems(rules: FrameworkRules, execution: Execution, workload: Workload) -> list[str]:
@@ -118,6 +167,8 @@ def _execution_problems(rules: FrameworkRules, execution: Execution, workload: W
         how = f" with {execution.mode.value}" if most < rules.max_staleness else ""
         problems.append(f"its weights lag at most {versions} behind{how}, the plan allows {execution.staleness}")
     lack = batches_problem(rules, workload) if execution.mode is ExecutionMode.BATCHES else None
+    if execution.mode is ExecutionMode.STREAMING:
+        lack = streaming_problem(rules, workload)
     if lack is not None:
         problems.append(f"it has {lack} with {execution.mode.value}")
     problems += [f"it has no {fusion.value} fusion" for fusion in execution.fusions if fusion not in rules.fusions]
@@ -194,7 +245,7 @@ def _strategy_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedW
 
 def _mesh_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
     """One back end for actor, critic and reference, and equal degrees where they share a process."""
-    coupled = [w for w in workers if w.name in ONE_BACKEND_WORKERS]
+    coupled = [w for w in workers if w.name in coupled_workers(rules)]
     differing: list[str] = []
     for other in coupled[1:]:
         with_vpp = coupled[0].trains and other.trains
@@ -233,6 +284,7 @@ def _placement_problems(rules: FrameworkRules, plan: Plan, workers: tuple[Placed
         problems.append("it cannot be told which pool a worker gets")
     if rules.shared_workers_use_whole_group:
         problems += _partial_use_problems(workers)
+    problems += _node_share_problems(rules, plan, workers)
     if rules.whole_nodes_only:
         for group in {worker.group.id: worker.group for worker in workers}.values():
             gpus_per_node = plan.cluster.pool(group.pool).node.gpus_per_node
@@ -242,6 +294,22 @@ def _placement_problems(rules: FrameworkRules, plan: Plan, workers: tuple[Placed
                     f"of {gpus_per_node}"
                 )
     return problems
+
+
+def _node_share_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    """Trainers and engines apart that take unequal parts of nodes."""
+    by_name = {worker.name: worker for worker in workers}
+    engine, trainer = by_name.get(WorkerName.ROLLOUT_ENGINE), by_name.get(WorkerName.ACTOR_TRAINER)
+    if engine is None or trainer is None or engine.overlaps(trainer) or engine.group.pool != trainer.group.pool:
+        return []
+    per_node = plan.cluster.pool(trainer.group.pool).node.gpus_per_node
+    nodes = {rank // per_node for w in (engine, trainer) for rank in (w.group.ranks.start, w.group.ranks.stop - 1)}
+    sizes = trainer.group.num_gpus, engine.group.num_gpus
+    if sizes_fit(rules, *sizes, per_node, is_one_node=len(nodes) == 1):
+        return []
+    return [
+        f"it takes equally many GPUs of every node, the plan has {sizes[0]} for training and {sizes[1]} for engines"
+    ]
 
 
 def _partial_use_problems(workers: tuple[PlacedWorker, ...]) -> list[str]:
@@ -258,6 +326,66 @@ def _partial_use_problems(workers: tuple[PlacedWorker, ...]) -> list[str]:
             for other in workers[:index]
             if other in neighbours and other.group.ranks != worker.group.ranks
         ]
+    return problems
+
+
+def _engine_site(workers: tuple[PlacedWorker, ...]) -> EngineSite:
+    by_name = {worker.name: worker for worker in workers}
+    engine, trainer = by_name.get(WorkerName.ROLLOUT_ENGINE), by_name.get(WorkerName.ACTOR_TRAINER)
+    shares = engine is not None and trainer is not None and engine.overlaps(trainer)
+    return EngineSite.SHARED if shares else EngineSite.APART
+
+
+def _gentle(rules: FrameworkRules, workload: Workload) -> FrameworkRules:
+    """Only the rules on offload modes that spoil nothing, those without a site included."""
+    kept = tuple(rule for rule in rules.offload_rules if rule.concerns(workload) and not rule.breaks)
+    return replace(rules, offload_rules=kept)
+
+
+def _offload_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    site, mode = _engine_site(workers), plan.execution.mode
+    problems: list[str] = []
+    for worker in workers:
+        if not worker.trains or isinstance(worker.strategy, RolloutStrategy):
+            continue
+        table, model = TrainerTable.of((worker.strategy,)), worker_model(plan.workload, worker.name)
+        for rule in rules.offload_rules:
+            alone = replace(rules, offload_rules=(rule,))
+            if not allowed_at(alone, table, worker.name, model, mode, site)[0]:
+                problems.append(f"{worker.name.value}: {rule.reason}")
+    return problems
+
+
+def _idle_problems(rules: FrameworkRules, workers: tuple[PlacedWorker, ...], site: EngineSite) -> list[str]:
+    engine = next((w for w in workers if w.name is WorkerName.ROLLOUT_ENGINE), None)
+    if engine is None or not isinstance(engine.strategy, RolloutStrategy) or _engine_site(workers) is not site:
+        return []
+    allowed = idles_at(rules, site)
+    if engine.strategy.idle in allowed or engine.strategy.idle not in rules.all_engine_idles:
+        return []
+    where = "" if site is EngineSite.SHARED else " on GPUs of their own"
+    return [f"{engine.name.value}: engines{where} always {idle_words(allowed)}"]
+
+
+def _budget_problems(rules: FrameworkRules, workload: Workload, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    """Token budgets that differ where the framework has one."""
+    trainers = [w for w in workers if isinstance(w.strategy, TrainerStrategy)]
+    tables = {w.name: TrainerTable.of((w.strategy,)) for w in trainers if isinstance(w.strategy, TrainerStrategy)}
+    problems = [
+        f"{worker.value}: it has one token budget for updates and forward passes"
+        for worker, table in tables.items()
+        if any(mask[0] for _, mask in budget_rejections(rules, table, worker))
+    ]
+    has_critic = workload.critic is not None
+    for among, names in ((True, TRAINING_WORKERS), (False, tuple(tables))):
+        keys = {
+            int(budget_keys(rules, tables[name], name, among_trainers=among, has_critic=has_critic)[0])
+            for name in names
+            if name in tables
+        }
+        if len(keys - {0}) > 1:
+            shared = rules.shared_train_budget if among else rules.shared_forward_budget
+            problems.append(f"it has one token budget for {listed(shared & frozenset(tables))}")
     return problems
 
 

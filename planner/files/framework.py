@@ -17,10 +17,12 @@ import yaml
 
 from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.framework import FrameworkRules, TrainerBackend
+from planner.domain.framework_limits import EngineSite, MultipleEpochs, OffloadRule, OldLogprobNeed
 from planner.domain.hardware import Precision
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import ContextParallel, EngineIdle, ExpertExchange, Offload, Recompute, Sharding
 from planner.domain.technique import Support, Technique, TechniqueName
+from planner.domain.workload import RewardKind
 from planner.errors import InvalidInputError, nearest
 
 DATA = Path(__file__).parent.parent / "adapters" / "data"
@@ -43,8 +45,23 @@ _SETS: dict[str, type[StrEnum]] = {
     "supported_stages": StageName,
     "execution_modes": ExecutionMode,
     "fusions": Fusion,
+    "engine_idles_apart": EngineIdle,
+    "cpu_optimizer_shardings": Sharding,
+    "counts_sequences": WorkerName,
+    "shared_train_budget": WorkerName,
+    "shared_forward_budget": WorkerName,
+    "one_token_budget": WorkerName,
+    "old_logprob_needs": OldLogprobNeed,
+    "reward_kinds": RewardKind,
 }
 """Keys whose values are lists of enumeration members."""
+_MEMBERS: dict[str, type[StrEnum]] = {
+    "policy": SchedulingPolicy,
+    "multiple_epochs": MultipleEpochs,
+    "site": EngineSite,
+}
+"""Keys whose value is one member of an enumeration."""
+_BUDGET_RANKS = ("tp", "pp", "cp", "ep", "etp")
 
 
 def framework_names() -> tuple[str, ...]:
@@ -90,6 +107,11 @@ def _load(name: str) -> FrameworkRules:
     extra: dict[str, object] = {
         "backends": backends,
         "algorithms": frozenset(map(str, _list(values.pop("algorithms", None), f"{where}: algorithms"))),
+        "model_architectures": frozenset(map(str, _list(values.pop("model_architectures", []), where))),
+        "offload_rules": tuple(
+            _offload_rule(_mapping(item, where), f"{where}: offload_rules[{i}]")
+            for i, item in enumerate(_list(values.pop("offload_rules", []), f"{where}: offload_rules"))
+        ),
         "must_share": _worker_sets(values.pop("must_share", None), f"{where}: must_share"),
         "may_share": _worker_sets(values.pop("may_share", None), f"{where}: may_share"),
         "indivisible_shares": _worker_sets(values.pop("indivisible_shares", []), f"{where}: indivisible_shares"),
@@ -97,6 +119,14 @@ def _load(name: str) -> FrameworkRules:
         "evidence": tuple((k, str(v)) for k, v in _mapping(values.pop("evidence", None), where).items()),
     }
     return _build(FrameworkRules, values, where, extra)
+
+
+def _offload_rule(values: dict[str, object], where: str) -> OffloadRule:
+    extra: dict[str, object] = {
+        "backends": frozenset(map(str, _list(values.pop("backends", None), f"{where}: backends"))),
+        "reason": str(values.pop("reason", "")),
+    }
+    return _build(OffloadRule, values, where, extra)
 
 
 def _build(target: Callable[..., T], values: dict[str, object], where: str, extra: dict[str, object]) -> T:
@@ -118,8 +148,13 @@ def _value(key: str, value: object, where: str) -> object:
         return _members(_SETS[key], value, where)
     if key in ("name", "title", "version"):
         return str(value)
-    if key == "policy":
-        return next(iter(_members(SchedulingPolicy, [value], where)))
+    if key in _MEMBERS:
+        return next(iter(_members(_MEMBERS[key], [value], where)))
+    if key == "budget_ranks":
+        ranks = tuple(map(str, _list(value, where)))
+        if not set(ranks) <= set(_BUDGET_RANKS):
+            raise InvalidInputError(f"{value!r} is not accepted", where=where, accepted=", ".join(_BUDGET_RANKS))
+        return ranks
     if not isinstance(value, int):
         raise InvalidInputError(f"{value!r} is not accepted", where=where, accepted="a whole number, true or false")
     return value

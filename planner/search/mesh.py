@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.domain.execution import Execution
-from planner.domain.framework import ONE_BACKEND_WORKERS, FrameworkRules, mesh_keys
+from planner.domain.execution import Execution, SchedulingPolicy
+from planner.domain.framework import FrameworkRules, coupled_workers, mesh_keys
+from planner.domain.framework_budgets import budget_keys
 from planner.domain.stages import StageKind, StageName, WorkerName
 from planner.domain.strategy import IntArray, TrainerTable
 from planner.search.options import runs, take
@@ -34,19 +35,36 @@ class Part:
 
 
 def option_keys(rules: FrameworkRules, priced: Sequence[PricedWorker], *, with_vpp: bool) -> Keys:
-    """Mesh key of every option of the workers that one back end configures, by (worker, pool)."""
+    """What options of the workers that one back end configures must have in common, by (worker, pool); -1 for options
+    that no back end has."""
+    has_critic = any(item.worker.name is WorkerName.CRITIC_TRAINER for item in priced)
     keys: dict[tuple[WorkerName, str], IntArray] = {}
+    budgets: dict[tuple[WorkerName, str], IntArray] = {}
     for item in priced:
-        if item.worker.name in ONE_BACKEND_WORKERS and isinstance(item.candidates, TrainerTable):
-            keys[item.worker.name, item.pool.name] = mesh_keys(
-                rules,
-                item.candidates.take(item.options.row),
-                trains=item.worker.kind is StageKind.TRAINING,
-                with_vpp=with_vpp,
-                worker=item.worker.name,
-                model=item.worker.model,
-            )
-    return keys
+        if item.worker.name not in coupled_workers(rules) or not isinstance(item.candidates, TrainerTable):
+            continue
+        place, table = (item.worker.name, item.pool.name), item.candidates.take(item.options.row)
+        keys[place] = mesh_keys(
+            rules,
+            table,
+            trains=item.worker.kind is StageKind.TRAINING,
+            with_vpp=with_vpp,
+            worker=item.worker.name,
+            model=item.worker.model,
+        )
+        budgets[place] = budget_keys(rules, table, item.worker.name, among_trainers=with_vpp, has_critic=has_critic)
+    return _joined(keys, budgets)
+
+
+def _joined(keys: Keys, budgets: Keys) -> Keys:
+    """Both keys as one number, the same one at every place."""
+    if not any(values.any() for values in budgets.values()):
+        return keys
+    pairs = np.concatenate([np.stack([keys[place], budgets[place]]) for place in keys], axis=1)
+    _, number = np.unique(pairs, axis=1, return_inverse=True)
+    number = np.where(pairs[0] < 0, -1, number.reshape(-1))
+    ends = np.cumsum([len(values) for values in keys.values()])
+    return dict(zip(keys, np.split(number, ends[:-1]), strict=True))
 
 
 def parts(rules: FrameworkRules, priced: Sequence[PricedWorker], problem: SearchProblem) -> tuple[Part, ...]:
@@ -56,7 +74,7 @@ def parts(rules: FrameworkRules, priced: Sequence[PricedWorker], problem: Search
         return (Part(problem=problem, bound_s=0.0),)
     trainers = [w for w in (WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER) if any(w is k[0] for k in base)]
     fine = option_keys(rules, priced, with_vpp=len(trainers) > 1)
-    serial = max(rules.must_share, key=len, default=frozenset[WorkerName]())
+    serial = _serial_workers(rules, problem)
     result: list[Part] = []
     fine_rows, base_rows = _rows_by_key(fine), _rows_by_key(base)
     for fine_key, base_key in _pairs(fine, base, trainers[0]):
@@ -91,8 +109,12 @@ def _restrict(table: OptionTable, fine: RowsByKey, base: RowsByKey, fine_key: in
     place = (table.worker, table.pool)
     if place not in base:
         return table
-    is_reference = table.worker is WorkerName.REFERENCE
-    rows = base[place].get(base_key, NO_ROWS) if is_reference else fine[place].get(fine_key, NO_ROWS)
+    of_fine, of_base = fine[place].get(fine_key, NO_ROWS), base[place].get(base_key, NO_ROWS)
+    if table.worker is WorkerName.ACTOR_TRAINER:
+        # What the critic has in common with it need not be what forward-only workers have.
+        rows = np.intersect1d(of_fine, of_base, assume_unique=True)
+    else:
+        rows = of_fine if table.worker is WorkerName.CRITIC_TRAINER else of_base
     return take(table, rows)
 
 
@@ -100,17 +122,33 @@ def _worker_has_options(tables: Sequence[OptionTable], worker: WorkerName) -> bo
     return any(table.worker is worker and len(table) for table in tables)
 
 
+def _serial_workers(rules: FrameworkRules, problem: SearchProblem) -> frozenset[WorkerName]:
+    """Workers that never run at the same time: those on the same GPUs. In synchronous iterations without fusion all
+    others wait for the rollout, and the update waits for them; a sequential controller waits for each stage."""
+    together = max(rules.must_share, key=len, default=frozenset[WorkerName]())
+    execution = problem.execution
+    if execution.is_asynchronous or execution.fusions:
+        return together
+    if execution.policy is SchedulingPolicy.SEQUENTIAL:
+        return frozenset(worker.name for worker in problem.graph.workers)
+    return together | {WorkerName.ROLLOUT_ENGINE, WorkerName.ACTOR_TRAINER}
+
+
 def _serial_s(tables: Sequence[OptionTable], serial: frozenset[WorkerName], execution: Execution) -> float:
-    """Seconds that workers on the same GPUs take one after the other, each with its fastest option.
+    """Seconds that workers which never run at the same time take, each with its fastest option.
 
     Rollouts of asynchronous plans run beside them, and with fusion so do assessors.
     """
+    with_sync = WorkerName.ROLLOUT_ENGINE in serial
     fastest: dict[WorkerName, float] = {}
     for table in tables:
         counted = [i for i, stage in enumerate(table.stages) if _is_serial(stage, execution)]
         if len(table) and table.worker in serial:
-            seconds = float(table.stage_time_s[counted].sum(axis=0).min())
-            fastest[table.worker] = min(seconds, fastest.get(table.worker, np.inf))
+            seconds = table.stage_time_s[counted].sum(axis=0)
+            if with_sync:
+                syncs = (table.sync_colocated_s, table.sync_disaggregated_s, table.sync_cross_pool_s)
+                seconds = seconds + np.min(syncs, axis=0)
+            fastest[table.worker] = min(float(seconds.min()), fastest.get(table.worker, np.inf))
     return sum(fastest.values())
 
 

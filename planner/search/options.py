@@ -166,13 +166,17 @@ def take(table: OptionTable, rows: IntArray | BoolArray | slice) -> OptionTable:
     )
 
 
-def prune(table: OptionTable, *, across_sizes: bool = True) -> OptionTable:
+def prune(table: OptionTable, *, across_sizes: bool = True, alike: IntArray | None = None) -> OptionTable:
     """The options that no other dominates, in ascending order of size and row; of equal options the first stays.
 
-    `across_sizes=False` compares options of the same number of GPUs only.
+    `across_sizes=False` compares options of the same number of GPUs only; `alike`, small numbers of shape
+    (num_options,), options with equal numbers only.
     """
+    # Equal is no larger and no smaller.
+    equal = [] if alike is None else [alike.astype(np.float64), -alike.astype(np.float64)]
     columns = np.vstack(
         [
+            *equal,
             table.stage_time_s,
             *table.moment_s,
             table.sync_colocated_s,
@@ -193,12 +197,21 @@ def prune_alone(table: OptionTable) -> OptionTable:
     return take(table, pareto_rows(np.vstack(columns), table.num_gpus, across_sizes=True))
 
 
-def prune_within(table: OptionTable, keys: IntArray, *, across_sizes: bool) -> OptionTable:
-    """As `prune`, but only options of equal key (shape (num_options,)) are compared: for rules that couple workers."""
+def prune_within(
+    table: OptionTable, keys: IntArray, *, across_sizes: bool, alike: IntArray | None = None
+) -> OptionTable:
+    """As `prune`, but only options of equal key (shape (num_options,)) are compared: for rules that couple workers.
+
+    `alike` says the same about few options of each key.
+    """
     if not len(table):
         return table
-    ordered = take(table, np.argsort(keys, kind="stable"))
-    parts = [prune(take(ordered, rows), across_sizes=across_sizes) for rows in runs(np.sort(keys)).values()]
+    order = np.argsort(keys, kind="stable")
+    ordered, same = take(table, order), None if alike is None else alike[order]
+    parts = [
+        prune(take(ordered, rows), across_sizes=across_sizes, alike=None if same is None else same[rows])
+        for rows in runs(keys[order]).values()
+    ]
     merged = merge(parts)
     return take(merged, np.lexsort((merged.row, merged.num_gpus)))
 

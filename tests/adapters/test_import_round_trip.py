@@ -50,9 +50,9 @@ PAIRS = [(framework, name) for framework, names in CASES.items() for name in nam
 
 
 def as_run(framework: str, plan: Plan) -> Plan:
-    """Engines with GPUs of their own never sleep, whatever a hand-made plan says, except NeMo-RL's."""
+    """Engines with GPUs of their own never sleep, whatever a hand-made plan says."""
     engine = rollout(plan)
-    is_alone = len(plan.device_groups) > 1 and framework != "nemo-rl"
+    is_alone = len(plan.device_groups) > 1
     if is_alone and engine.idle is EngineIdle.SLEEP:
         return with_strategy(plan, WorkerName.ROLLOUT_ENGINE, replace(engine, idle=EngineIdle.RESIDENT))
     return plan

@@ -124,7 +124,7 @@ def test_asynchronous_plans_on_the_same_gpus_are_refused(tmp_path: Path) -> None
 def test_fsdp_weights_in_host_ram_are_refused_where_verl_would_lose_updates(tmp_path: Path) -> None:
     swapped = apart(load("qwen3-8b"), fsdp(8, offload=Offload.STATE_SWAP), engine(8), execution=STREAMING)
     text = refusal(swapped, tmp_path)
-    assert "FSDP weights must stay on the GPUs" in text and "--fix" in text
+    assert "FSDP weights must stay on the GPUs" in text and "--framework verl" in text
     exported(PLANS["fsdp-swap-one-update"], tmp_path)
 
 
