@@ -12,6 +12,7 @@ from planner.bands import plan_bands
 from planner.domain.execution import IN_STEP, Execution, ExecutionMode
 from planner.domain.framework import FrameworkRules
 from planner.domain.framework_verdict import plan_problems, workload_problems
+from planner.domain.framework_workload import as_run_by
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import (
     Alternative,
@@ -157,12 +158,11 @@ def _for_framework(request: PlanRequest, rules: FrameworkRules | None) -> PlanRe
     """The request as the framework runs it; InfeasibleError when it cannot run the workload at all."""
     if rules is None:
         return request
-    workload = request.workload
+    workload = as_run_by(rules, request.workload)
     assumptions = request.assumptions
-    if rules.always_recomputes_old_logprob and not workload.needs_old_logprob:
-        workload = replace(workload, needs_old_logprob=True)
+    if workload is not request.workload:
         assumptions += (
-            Assumption(what="old log-probs", value="recomputed by the trainer", source=f"{rules.title} always does"),
+            Assumption(what="old log-probs", value="recomputed by the trainer", source=f"{rules.title} does so"),
         )
     problems = workload_problems(rules, workload)
     if problems:

@@ -28,7 +28,7 @@ from planner.executions import (
     synchronous_executions,
 )
 from planner.parts import SearchPart, Shop, lacking_workers, reachable
-from planner.search import mesh
+from planner.search import mesh, sites
 from planner.search.options import take
 from planner.search.pricing import (
     PricedWorker,
@@ -317,7 +317,8 @@ def solve_parts(
         reason = ("no degrees that all workers in one process can share", result.num_structures)
         return parts[0], replace(result, status=Status.INFEASIBLE, solution=None, num_excluded=(reason,))
     result = solve_union(problems, limits, bounds_s=bounds_s, beat=beat)
-    return owners[result.part], result
+    told = tuple((reason, count) for reason, count in result.num_excluded if reason != sites.ELSEWHERE)
+    return owners[result.part], replace(result, num_excluded=told)
 
 
 def _sub_problems(part: SearchPart, rules: FrameworkRules | None) -> Iterator[tuple[SearchProblem, float]]:
@@ -326,7 +327,9 @@ def _sub_problems(part: SearchPart, rules: FrameworkRules | None) -> Iterator[tu
     elif rules is None or lacking_workers(part.priced):
         yield part.problem, 0.0
     else:
-        yield from ((piece.problem, piece.bound_s) for piece in mesh.parts(rules, part.priced, part.problem))
+        variants = sites.variants(rules, part.priced, part.problem)
+        for piece in mesh.parts(rules, part.priced, part.problem):
+            yield from ((problem, piece.bound_s) for problem in sites.split(variants, piece.problem))
 
 
 def _joint_pipelines(part: SearchPart) -> Iterator[SearchProblem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,16 +18,26 @@ from planner.cost.worker import Site, WorkerCosts
 from planner.domain.execution import IN_STEP, Execution
 from planner.domain.fixed import FixedField
 from planner.domain.framework import (
-    ONE_BACKEND_WORKERS,
     FrameworkRules,
+    coupled_workers,
     mesh_keys,
     rollout_rejections,
     trainer_rejections,
 )
+from planner.domain.framework_budgets import budget_keys, budget_rejections, rounded_budgets
+from planner.domain.framework_sites import site_classes
 from planner.domain.hardware import Pool, Precision
 from planner.domain.overheads import Overheads
 from planner.domain.stages import ROLLOUT_ENGINES, ROLLOUTS, StageGraph, StageKind, Worker, WorkerName
-from planner.domain.strategy import BoolArray, RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
+from planner.domain.strategy import (
+    BoolArray,
+    IntArray,
+    RolloutStrategy,
+    RolloutTable,
+    Strategy,
+    StrategyTable,
+    TrainerTable,
+)
 from planner.domain.workload import Workload
 from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
@@ -226,19 +237,47 @@ def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
 
 
 def _prune(options: OptionTable, candidates: StrategyTable, worker: Worker, inputs: PricingInputs) -> OptionTable:
-    """Drop dominated options, within each mesh where the framework couples the degrees of several workers."""
+    """Drop dominated options, among those that the framework's rules about other workers treat alike: one mesh where
+    it couples degrees, one budget where workers have one in common, the same sites."""
     rules = inputs.rules
-    if rules is None or worker.name not in ONE_BACKEND_WORKERS or not isinstance(candidates, TrainerTable):
+    if rules is None:
         return prune(options, across_sizes=inputs.across_sizes)
+    table = candidates.take(options.row)
+    classes = [site_classes(rules, table, worker.name)]
+    if worker.name not in coupled_workers(rules) or not isinstance(table, TrainerTable):
+        return prune(options, across_sizes=inputs.across_sizes, alike=_numbered(classes))
+    classes += _shared_budgets(rules, table, worker.name, inputs.workload)
     keys = mesh_keys(
         rules,
-        candidates.take(options.row),
+        table,
         trains=worker.kind is StageKind.TRAINING,
-        with_vpp=True,
+        with_vpp=inputs.workload.critic is not None,
         worker=worker.name,
         model=worker.model,
     )
-    return prune_within(options, keys, across_sizes=inputs.across_sizes)
+    return prune_within(options, keys, across_sizes=inputs.across_sizes, alike=_numbered(classes))
+
+
+def _shared_budgets(
+    rules: FrameworkRules, table: TrainerTable, worker: WorkerName, workload: Workload
+) -> list[IntArray]:
+    """Budgets that the worker has in common with another one of the workload."""
+    has_critic = workload.critic is not None
+    forward_only = workload.has_reference or workload.reward.model is not None
+    compared = (*((True,) if has_critic else ()), *((False,) if forward_only else ()))
+    return [budget_keys(rules, table, worker, among_trainers=among, has_critic=has_critic) for among in compared]
+
+
+def _numbered(columns: Sequence[IntArray]) -> IntArray | None:
+    """Rows of several columns as one small number each, equal for equal rows; None where all are equal."""
+    varying = [column for column in columns if column.size and np.any(column != column[0])]
+    if not varying:
+        return None
+    result = np.zeros(len(varying[0]), dtype=np.int64)
+    for column in varying:
+        _, place = np.unique(column, return_inverse=True)
+        result = np.unique(result * (len(column) + 1) + place, return_inverse=True)[1].astype(np.int64)
+    return result
 
 
 def broken_rules(worker: Worker, pool: Pool, strategy: Strategy, inputs: PricingInputs) -> tuple[str, ...]:
@@ -314,7 +353,11 @@ def _candidates(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[Stra
     def reject(table: TrainerTable) -> tuple[tuple[str, BoolArray], ...]:
         if rules is None:
             return ()
-        return trainer_rejections(rules, table, trains=facts.trains, worker=worker.name, model=worker.model)
+        found = trainer_rejections(rules, table, trains=facts.trains, worker=worker.name, model=worker.model)
+        return (*found, *budget_rejections(rules, table, worker.name))
 
     trainer = enumerate_trainer(facts, max_tokens=workload.max_tokens, num_nodes=pool.num_nodes, framework=reject)
-    return trainer.table, trainer.rejected
+    if rules is None:
+        return trainer.table, trainer.rejected
+    table = rounded_budgets(rules, trainer.table, trains=facts.trains, worker=worker.name, model=worker.model)
+    return table, trainer.rejected
