@@ -19,6 +19,7 @@ from planner.domain.stages import ROLLOUT_ENGINES, StageKind, Worker, WorkerName
 from planner.domain.workload import Workload
 from planner.executions import synchronous_executions
 from planner.files.catalog import load_overheads
+from planner.search.clock import Clock
 from planner.search.pricing import (
     PricedWorker,
     PricingInputs,
@@ -28,6 +29,7 @@ from planner.search.pricing import (
     without_moments,
 )
 from planner.search.problem import SearchProblem
+from planner.search.space import WHOLE, Coverage
 from planner.search.structures import Structure, StructureFilter
 from planner.splitting import SHARES, may_split, rest_s, tables_below
 
@@ -99,7 +101,9 @@ class Shop:
     request: PlanRequest
     cluster: Cluster
     rules: FrameworkRules | None
+    clock: Clock
     with_splits: bool = True
+    coverage: Coverage = WHOLE
     _priced: dict[tuple[object, ...], PricedWorker] = field(default_factory=dict)
     _parts: dict[Execution, SearchPart] = field(default_factory=dict)
 
@@ -116,9 +120,10 @@ class Shop:
 
     def _inputs(self, execution: Execution) -> PricingInputs:
         request = self.request
-        return make_inputs(
+        inputs = make_inputs(
             request.workload, self.cluster, self.rules, execution, request.limits.fixed, request.overheads
         )
+        return replace(inputs, coverage=self.coverage)
 
     def has_options(self, name: WorkerName, execution: Execution) -> bool:
         inputs = self._inputs(execution)
@@ -167,7 +172,7 @@ class Shop:
             fused = (worker, pool.name, share, synchronous_executions(self.request.limits, self.rules)[0].fusions)
             known = None if streams else self._priced.get(fused)
             if known is None or execution.fusions:
-                self._priced[key] = price_worker(worker, pool, inputs)
+                self._priced[key] = price_worker(worker, pool, inputs, self.clock)
             else:
                 self._priced[key] = without_moments(known, inputs)
         return self._priced[key]

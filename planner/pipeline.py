@@ -32,7 +32,7 @@ from planner.domain.stages import ROLLOUT_ENGINES, WorkerName
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
-from planner.parts import SearchPart, lacking_workers, make_inputs, make_problem
+from planner.parts import SearchPart, lacking_workers, make_inputs, make_problem, reachable
 from planner.search.pricing import PRICED_AND_REJECTED, PricedWorker, PricingInputs, broken_rules, price_worker, reprice
 from planner.search.solve import Solution
 from planner.solving import (
@@ -40,6 +40,7 @@ from planner.solving import (
     Outcome,
     StalenessResult,
     best_solution,
+    first_plan,
     search,
     search_limits,
     solve_parts,
@@ -55,6 +56,8 @@ SENSITIVITY_GAIN_RATIO = 0.02
 """Smaller gains do not make a plan another plan: the cost model is not that exact."""
 OPEN_COST_NODES = 64
 """Nodes among which the cheapest cluster is looked for when none is given."""
+EARLY_PLAN_NODES = 8
+"""From here on the search is worth a first plan before all options are priced."""
 MAX_OPEN_NODES = 128
 """Largest cluster considered when the user asks for the smallest one that works."""
 
@@ -85,7 +88,7 @@ def plan_with_search(request: PlanRequest) -> Planned:
         request, cluster, outcome = _smallest_cluster(request, rules)
     else:
         cluster = request.cluster
-        outcome = search(request, cluster, rules)
+        outcome = _search_in_time(request, cluster, rules)
     if outcome.result.status is Status.UNKNOWN:
         raise NoPlanFoundError(
             f"no plan found within {request.limits.time_limit_s:g} s, and no proof that there is none; "
@@ -95,8 +98,39 @@ def plan_with_search(request: PlanRequest) -> Planned:
         raise InfeasibleError(_why_infeasible(request, cluster, outcome))
     plan = _plan(request, cluster, outcome, outcome.result.solution, start)
     if rules is not None:
-        plan = replace(plan, unrestricted_value=_unrestricted_value(request, cluster, outcome))
+        left = _in_time_left(request, start)
+        plan = replace(plan, unrestricted_value=_unrestricted_value(left, cluster, outcome))
     return Planned(plan=plan, outcome=outcome, rules=rules)
+
+
+def _search_in_time(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
+    """The search; where it is worth it, an early plan goes before it, which is the answer if the time limit ends the
+    search before it finds a better one."""
+    start = time.perf_counter()
+    early = first_plan(request, cluster, rules) if _wants_early_plan(request, cluster) else None
+    left = _in_time_left(request, start)
+    if early is None:
+        return search(left, cluster, rules)
+    try:
+        outcome = search(left, cluster, rules)
+    except NoPlanFoundError:
+        return early
+    if outcome.result.status is Status.OPTIMAL or outcome.result.value <= early.result.value:
+        return replace(outcome, first_s=early.first_s)
+    # A search that the time limit ended may not have seen the early plan.
+    return replace(early, result=replace(early.result, bound=min(outcome.result.bound, early.result.value)))
+
+
+def _wants_early_plan(request: PlanRequest, cluster: Cluster) -> bool:
+    """Below some nodes the whole search takes no longer than a person notices."""
+    nodes = sum(pool.num_nodes for pool in reachable(cluster, request.limits.max_gpus).pools)
+    return nodes >= EARLY_PLAN_NODES
+
+
+def _in_time_left(request: PlanRequest, start: float) -> PlanRequest:
+    """The request with what its time limit leaves since `start`."""
+    left_s = max(request.limits.time_limit_s - (time.perf_counter() - start), 0.0)
+    return replace(request, limits=replace(request.limits, time_limit_s=left_s))
 
 
 def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...], execution: Execution = IN_STEP) -> Plan:
@@ -210,7 +244,11 @@ def _why_infeasible(request: PlanRequest, cluster: Cluster, outcome: Outcome) ->
 
     def feasible(changed: PlanRequest, on: Cluster) -> Found | None:
         rules = load_framework(changed.limits.framework) if changed.limits.framework else None
-        solution = best_solution(changed, on, rules, lacking)
+        try:
+            solution = best_solution(changed, on, rules, lacking)
+        except NoPlanFoundError:
+            # A change that takes too long to try is not offered.
+            return None
         if solution is None:
             return None
         return Found(time_s=solution.time_s, num_gpus=solution.num_gpus, usd=solution.usd)
@@ -323,7 +361,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
         ),
         frameworks=(),
         assumptions=(
-            *_with_sensitivity(request, cluster, outcome, solution, placed),
+            *_with_sensitivity(_in_time_left(request, start), cluster, outcome, solution, placed),
             *gain,
             *_off_policy(request, outcome),
         ),
@@ -341,7 +379,10 @@ def _unrestricted_value(request: PlanRequest, cluster: Cluster, outcome: Outcome
     The framework's own plan is one of that space, so that a preference for simple plans cannot make it look better.
     """
     free = replace(request, limits=replace(request.limits, framework=None))
-    found = best_solution(free, cluster, None, ())
+    try:
+        found = best_solution(free, cluster, None, ())
+    except NoPlanFoundError:
+        return None
     if found is None:
         return None
     values = {"s": found.time_s, "GPUs": float(found.num_gpus), "USD": found.usd}

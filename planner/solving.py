@@ -20,6 +20,7 @@ from planner.domain.plan import Limits, Objective, Status
 from planner.domain.request import PlanRequest
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import TrainerTable
+from planner.errors import NoPlanFoundError
 from planner.executions import (
     asynchronous_executions,
     is_permitted,
@@ -29,6 +30,7 @@ from planner.executions import (
 )
 from planner.parts import SearchPart, Shop, lacking_workers, reachable
 from planner.search import mesh, sites
+from planner.search.clock import Clock
 from planner.search.options import take
 from planner.search.pricing import (
     PricedWorker,
@@ -36,6 +38,7 @@ from planner.search.pricing import (
 )
 from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
 from planner.search.solve import AlternativeStructure, Cause, SearchResult, Solution, solve, solve_union
+from planner.search.space import COARSE
 from planner.splitting import without_fusions
 
 TIE_TOLERANCE_RATIO = 0.01
@@ -84,7 +87,7 @@ def search(
     """Enumerate, price, prune and solve on one cluster.
 
     The rollout is split over two groups of engines where that gains more than the tolerance, unless `with_splits` is
-    False.
+    False. NoPlanFoundError when the time is over before all is priced that synchronous plans need.
 
     With a permitted staleness the best plan is looked for at every step of it; of plans that are equally good within
     the tolerance the one with the least staleness is taken.
@@ -92,7 +95,7 @@ def search(
     start = time.perf_counter()
     cluster = reachable(cluster, request.limits.max_gpus)
     rules = None if rules is None else for_workload(rules, request.workload)
-    shop = Shop(request, cluster, rules, with_splits)
+    shop = Shop(request, cluster, rules, Clock(request.limits.time_limit_s), with_splits)
     limits = search_limits(request.limits)
     in_step = synchronous_executions(request.limits, rules)
     parts = [shop.part(execution) for execution in in_step]
@@ -109,15 +112,57 @@ def search(
     for staleness in sorted({*(step for step in STALENESS_STEPS if step < most), most}):
         executions = asynchronous_executions(staleness, request.limits, rules)
         ahead = tuple(e for e in executions if is_permitted(e, request.limits))
-        parts += [shop.part(execution) for execution in ahead]
-        steps.append(_step(shop, staleness, ahead, exact, steps[-1]))
         other = tuple(e for e in executions if not is_permitted(e, request.limits) and staleness == most)
-        if other:
+        try:
+            parts += [shop.part(execution) for execution in ahead]
+            steps.append(_step(shop, staleness, ahead, exact, steps[-1]))
             step = _step(shop, staleness, other, exact, steps[-1])
-            if step.result.solution is not steps[-1].result.solution:
-                # Only what would gain something is worth a permission.
-                refused.append(replace(step, is_permitted=False))
+        except NoPlanFoundError:
+            # The time is over: what was found stays, and nothing is proven of what was not looked at.
+            steps.append(_unproven(steps[-1], staleness, request.limits.objective))
+            break
+        if step.result.solution is not steps[-1].result.solution:
+            # Only what would gain something is worth a permission.
+            refused.append(replace(step, is_permitted=False))
+    limits = replace(limits, time_limit_s=shop.clock.left_s)
     return _least_stale(parts, steps, refused, priced_s, rules, limits)
+
+
+def first_plan(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome | None:
+    """A plan from a coarse part of the space, early; None when that holds none or the time is over.
+
+    It is feasible like any other plan; its bound is the work bound alone, since most of the space was not looked at.
+    """
+    clock = Clock(request.limits.time_limit_s)
+    cluster = reachable(cluster, request.limits.max_gpus)
+    rules = None if rules is None else for_workload(rules, request.workload)
+    shop = Shop(request, cluster, rules, clock, with_splits=False, coverage=COARSE)
+    plain = synchronous_executions(request.limits, rules)[:1]
+    limits = replace(search_limits(request.limits), tie_tolerance_ratio=0.0, num_alternatives=0)
+    try:
+        part, result = _solve(shop, plain, limits)
+    except NoPlanFoundError:
+        return None
+    if result.solution is None:
+        return None
+    result = _of_unproven(result, part, limits.objective)
+    return Outcome(parts=(part,), chosen=part, result=result, first_s=clock.elapsed_s)
+
+
+def _of_unproven(result: SearchResult, part: SearchPart, objective: Objective) -> SearchResult:
+    """The result with the bound that holds for all that was not looked at."""
+    bound = 0.0
+    if objective is Objective.TIME:
+        pools = part.problem.pools
+        rate = sum(pool.num_gpus * pool.peak_flop_per_s for pool in pools)
+        bound = min(part.problem.work_flop / rate, result.bound)
+    status = Status.UNKNOWN if result.solution is None else Status.FEASIBLE
+    return replace(result, status=status, bound=bound)
+
+
+def _unproven(before: StalenessResult, staleness: int, objective: Objective) -> StalenessResult:
+    """A step that was not searched to the end."""
+    return replace(before, staleness=staleness, result=_of_unproven(before.result, before.part, objective))
 
 
 def _with(parts: Sequence[SearchPart], chosen: SearchPart) -> tuple[SearchPart, ...]:
@@ -195,7 +240,7 @@ def best_solution(
     """
     cluster = reachable(cluster, request.limits.max_gpus)
     rules = None if rules is None else for_workload(rules, request.workload)
-    shop = Shop(request, cluster, rules)
+    shop = Shop(request, cluster, rules, Clock(request.limits.time_limit_s))
     executions = permitted_executions(request.limits, rules)
     if any(not shop.has_options(name, executions[0]) for name in lacking):
         return None
@@ -225,7 +270,9 @@ def _solve(
 
     A split rollout has to gain more than the tolerance; the bound covers it in any case.
     """
-    part, result = solve_parts(tuple(shop.part(execution) for execution in executions), shop.rules, limits, beat=beat)
+    parts = tuple(shop.part(execution) for execution in executions)
+    limits = replace(limits, time_limit_s=shop.clock.left_s)
+    part, result = solve_parts(parts, shop.rules, limits, beat=beat)
     if not shop.may_split or result.status is Status.UNKNOWN or result.cause not in (None, Cause.LIMITS):
         return part, result
     if result.solution is not None:
@@ -237,8 +284,7 @@ def _solve(
     split = sorted((p for e in plain for p in shop.split_parts(e, cutoff_s)), key=lambda pair: pair[1])
     if not split:
         return part, result
-    left_s = limits.time_limit_s - result.time_s
-    exact = replace(limits, tie_tolerance_ratio=0.0, num_alternatives=0, time_limit_s=left_s)
+    exact = replace(limits, tie_tolerance_ratio=0.0, num_alternatives=0, time_limit_s=shop.clock.left_s)
     found = solve_union([p.problem for p, _ in split], exact, bounds_s=[s for _, s in split], beat=beat)
     return _better(shop, (part, result), (split[found.part][0], found), limits, beat)
 
@@ -260,7 +306,7 @@ def _better(
     if found.solution is not None and (beat is None or found.value < beat * (1.0 - TIE_TOLERANCE_RATIO)):
         part, shown = split_part, found
         if limits.tie_tolerance_ratio > 0.0 or limits.num_alternatives:
-            _, shown = solve_parts((part,), shop.rules, limits)
+            _, shown = solve_parts((part,), shop.rules, replace(limits, time_limit_s=shop.clock.left_s))
         alternatives = _alternatives(result, shown.alternatives, limits.num_alternatives)
         status = Status.OPTIMAL if status in (Status.OPTIMAL, Status.INFEASIBLE) else Status.FEASIBLE
         shown = shown if shown.solution is not None else found

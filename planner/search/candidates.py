@@ -54,7 +54,12 @@ def _product(*axes: tuple[float, ...]) -> tuple[FloatArray, ...]:
 
 
 def enumerate_trainer(
-    facts: TrainerFacts, *, max_tokens: int, num_nodes: int, framework: TrainerFilter | None = None
+    facts: TrainerFacts,
+    *,
+    max_tokens: int,
+    num_nodes: int,
+    framework: TrainerFilter | None = None,
+    coverage: space.Coverage = space.WHOLE,
 ) -> TrainerCandidates:
     """All legal strategies of a training or forward-only worker on `num_nodes` nodes.
 
@@ -63,8 +68,8 @@ def enumerate_trainer(
     combinations.
     """
     # A budget is legal for every layout of its cp, so each cp has its own set of inner choices.
-    inner = {cp: _inner_choices(facts, max_tokens, cp) for cp in space.CP_DEGREES}
-    sizes = np.array(space.SizeGrid.of(facts.node, num_nodes).sizes, dtype=np.float64)
+    inner = {cp: _inner_choices(facts, max_tokens, cp, coverage) for cp in space.CP_DEGREES}
+    sizes = np.array(space.SizeGrid.of(facts.node, num_nodes, coverage).sizes, dtype=np.float64)
     rejected: dict[str, int] = {rule.reason: 0 for rule in TRAINER_RULES}
     degrees = _legal_degrees(_degrees(facts), facts, sizes, inner, rejected)
     legal = [_legal_layouts(_on_size(degrees, size, facts), facts, inner, rejected) for size in sizes.tolist()]
@@ -194,14 +199,16 @@ def _joined(tables: Sequence[TrainerTable]) -> TrainerTable:
     return replace(tables[0], **{name: sealed(np.concatenate(parts)) for name, parts in columns.items()})
 
 
-def _inner_choices(facts: TrainerFacts, max_tokens: int, cp: int) -> tuple[FloatArray, ...]:
+def _inner_choices(
+    facts: TrainerFacts, max_tokens: int, cp: int, coverage: space.Coverage = space.WHOLE
+) -> tuple[FloatArray, ...]:
     """micro_batch_tokens, inference_tokens, recompute, offload for one CP degree."""
-    budgets = tuple(float(b) for b in space.token_budgets(max_tokens, cp))
-    recomputes = RECOMPUTES if facts.trains else (Recompute.NONE,)
-    offloads = space.TRAIN_OFFLOADS if facts.trains else space.INFERENCE_OFFLOADS
+    budgets = tuple(float(b) for b in space.token_budgets(max_tokens, cp, coverage))
+    recomputes = coverage.recomputes if facts.trains else (Recompute.NONE,)
+    offloads = coverage.train_offloads if facts.trains else space.INFERENCE_OFFLOADS
     micro, factor, recompute, offload = _product(
         budgets,
-        tuple(float(f) for f in space.INFERENCE_MULTIPLES) if facts.trains else (1.0,),
+        tuple(float(f) for f in coverage.inference_multiples) if facts.trains else (1.0,),
         tuple(float(RECOMPUTES.index(r)) for r in recomputes),
         tuple(float(OFFLOADS.index(o)) for o in offloads),
     )
@@ -210,27 +217,41 @@ def _inner_choices(facts: TrainerFacts, max_tokens: int, cp: int) -> tuple[Float
 
 def _cross(layouts: TrainerTable, inner: dict[int, tuple[FloatArray, ...]]) -> TrainerTable:
     """Every layout with every inner choice of its CP degree."""
-    rows: list[FloatArray] = []
-    picks: list[tuple[FloatArray, ...]] = []
-    for cp, choices in inner.items():
-        of_cp = np.flatnonzero(layouts.cp == cp)
-        if not len(of_cp):
-            continue
-        width = choices[0].shape[0]
-        rows.append(np.repeat(of_cp, width).astype(np.float64))
-        picks.append(tuple(np.tile(choice, len(of_cp)) for choice in choices))
-    if not rows:
-        return layouts.take(slice(0, 0))
-    index = np.concatenate(rows).astype(np.int64)
-    micro, inference, recompute, offload = (np.concatenate([p[i] for p in picks]) for i in range(4))
-    inner_columns = {
-        "micro_batch_tokens": micro,
-        "inference_tokens": inference,
-        "recompute": recompute,
-        "offload": offload,
+    blocks = [(np.flatnonzero(layouts.cp == cp), choices) for cp, choices in inner.items()]
+    columns = {
+        f.name: [(getattr(layouts, f.name)[rows], choices[0].shape[0]) for rows, choices in blocks]
+        for f in fields(TrainerTable)
+        if f.name not in _INNER
     }
-    outer = layouts.take(index)
-    return replace(outer, **{name: sealed(column) for name, column in inner_columns.items()})
+    crossed = {name: sealed(_spread(parts)) for name, parts in columns.items()}
+    for i, name in enumerate(_INNER):
+        crossed[name] = sealed(_tiled([(choices[i], len(rows)) for rows, choices in blocks]))
+    return TrainerTable(**crossed)
+
+
+_INNER = ("micro_batch_tokens", "inference_tokens", "recompute", "offload")
+
+
+def _spread(parts: Sequence[tuple[FloatArray, int]]) -> FloatArray:
+    """Each value of each part so many times. Written once: whole tables do not fit in any cache."""
+    result = np.empty(sum(len(values) * width for values, width in parts))
+    start = 0
+    for values, width in parts:
+        stop = start + len(values) * width
+        result[start:stop].reshape(len(values), width)[:] = values[:, None]
+        start = stop
+    return result
+
+
+def _tiled(parts: Sequence[tuple[FloatArray, int]]) -> FloatArray:
+    """The values of each part so many times over."""
+    result = np.empty(sum(len(values) * times for values, times in parts))
+    start = 0
+    for values, times in parts:
+        stop = start + len(values) * times
+        result[start:stop].reshape(times, len(values))[:] = values
+        start = stop
+    return result
 
 
 def enumerate_rollout(
@@ -240,14 +261,15 @@ def enumerate_rollout(
     memory_margin_ratio: float,
     can_sleep: bool,
     framework: RolloutFilter | None = None,
+    coverage: space.Coverage = space.WHOLE,
 ) -> RolloutCandidates:
     """All legal strategies of a generation engine on `num_nodes` nodes.
 
     `can_sleep` is False for engines whose weights no sync brings back (a judge).
     """
     idles = tuple(float(i) for i, idle in enumerate(ENGINE_IDLES) if can_sleep or idle is ENGINE_IDLES[0])
-    inner = _product(space.engine_fractions(memory_margin_ratio), space.MAX_NUM_SEQS, idles)
-    layouts = _engine_layouts(facts, num_nodes)
+    inner = _product(space.engine_fractions(memory_margin_ratio, coverage), coverage.max_num_seqs, idles)
+    layouts = _engine_layouts(facts, num_nodes, coverage)
     rejected: dict[str, int] = {}
     for rule in ROLLOUT_RULES:
         allowed = rule.allows(layouts, facts)
@@ -264,11 +286,11 @@ def enumerate_rollout(
     return RolloutCandidates(table=table, rejected=tuple(rejected.items()))
 
 
-def _engine_layouts(facts: RolloutFacts, num_nodes: int) -> RolloutTable:
+def _engine_layouts(facts: RolloutFacts, num_nodes: int, coverage: space.Coverage) -> RolloutTable:
     """Unfiltered degrees on every number of GPUs; inner choices are placeholders until `_cross_engines`."""
     model = facts.model
     layouts = np.array(space.engine_layouts(model, facts.node), dtype=np.float64)
-    sizes = np.asarray(space.SizeGrid.of(facts.node, num_nodes).sizes, dtype=np.float64)
+    sizes = np.asarray(space.SizeGrid.of(facts.node, num_nodes, coverage).sizes, dtype=np.float64)
     num_gpus = np.repeat(sizes, len(layouts))
     tp, pp, attention_dp, ep, exchange = np.tile(layouts, (len(sizes), 1)).T
     exists = tp * pp * attention_dp <= num_gpus
@@ -286,9 +308,12 @@ def _engine_layouts(facts: RolloutFacts, num_nodes: int) -> RolloutTable:
 def _cross_engines(layouts: RolloutTable, inner: tuple[FloatArray, ...]) -> RolloutTable:
     """Every layout with every engine fraction, number of sequences and state while others run."""
     num, width = len(layouts), len(inner[0])
-    fraction, seqs, idle = (sealed(np.tile(choice, num)) for choice in inner)
-    outer = layouts.take(np.repeat(np.arange(num), width))
-    return replace(outer, engine_fraction=fraction, max_num_seqs=seqs, idle=idle)
+    names = ("engine_fraction", "max_num_seqs", "idle")
+    columns = {f.name: getattr(layouts, f.name) for f in fields(RolloutTable) if f.name not in names}
+    crossed = {name: sealed(_spread([(column, width)])) for name, column in columns.items()}
+    for name, choice in zip(names, inner, strict=True):
+        crossed[name] = sealed(_tiled([(choice, num)]))
+    return RolloutTable(**crossed)
 
 
 def chunks(table_length: int, size: int = 16384) -> Iterator[slice]:

@@ -3,7 +3,6 @@ it, close the rest exactly."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -14,6 +13,7 @@ import numpy as np
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import BoolArray, IntArray
 from planner.search.bounds import Tables, UnitArrays, UnitBounds, UnitIndex
+from planner.search.clock import Clock
 from planner.search.integer import IntegerProblem, IntegerResult, discretise
 from planner.search.leaf import LeafProblem, LeafResult, build_leaf, enumerate_leaf, without_dominated
 from planner.search.problem import OptionTable, SearchLimits, SearchProblem, Solver
@@ -26,22 +26,6 @@ _DIVE_WORK = 200_000
 _ALTERNATIVE_RATIO = 1.1
 _FEW_RATIO = 0.4
 _LEAF_WORK = 40_000_000
-
-
-class Clock:
-    """Wall time since the search began, against its limit."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._begin = time.perf_counter()
-        self._limit = limit_s
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.perf_counter() - self._begin
-
-    @property
-    def left_s(self) -> float:
-        return self._limit - self.elapsed_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

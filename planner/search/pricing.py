@@ -40,9 +40,11 @@ from planner.domain.strategy import (
 )
 from planner.domain.workload import Workload
 from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
+from planner.search.clock import Clock
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
 from planner.search.options import OptionCounts, build_options, merge, prune, prune_alone, prune_within
 from planner.search.problem import OptionTable, SearchPool
+from planner.search.space import WHOLE, Coverage
 from planner.search.timing import moments_of
 
 PRICED_AND_REJECTED = ("cannot run on these GPUs", "more GPU memory than usable", "more host RAM than a node has")
@@ -65,6 +67,7 @@ class PricingInputs:
     """Of all GPUs together; None for no limit."""
     execution: Execution = IN_STEP
     fixed: tuple[FixedField, ...] = ()
+    coverage: Coverage = WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +131,11 @@ def price_table(worker: Worker, table: StrategyTable, site: Site, inputs: Pricin
     return with_step_losses(costs, site, inputs.workload.num_generated)
 
 
-def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
-    """Enumerate, price in cache-sized chunks, drop what does not fit alone, and prune what is dominated."""
+def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock | None = None) -> PricedWorker:
+    """Enumerate, price in cache-sized chunks, drop what does not fit alone, and prune what is dominated.
+
+    NoPlanFoundError when the time of `clock` is over first.
+    """
     candidates, rejected = _enumerate(worker, pool, inputs)
     is_engine = worker.kind is StageKind.GENERATION
     precision = inputs.workload.rollout_precision if is_engine else inputs.workload.train_precision
@@ -139,6 +145,8 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWor
     tables: list[OptionTable] = []
     counts: list[OptionCounts] = []
     for rows in chunks(len(candidates)):
+        if clock is not None:
+            clock.check()
         chunk = candidates.take(rows)
         costs = price_table(worker, chunk, site, inputs)
         across = cross_pool_sync(worker, pool, chunk, inputs)
@@ -356,7 +364,13 @@ def _candidates(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[Stra
         found = trainer_rejections(rules, table, trains=facts.trains, worker=worker.name, model=worker.model)
         return (*found, *budget_rejections(rules, table, worker.name))
 
-    trainer = enumerate_trainer(facts, max_tokens=workload.max_tokens, num_nodes=pool.num_nodes, framework=reject)
+    trainer = enumerate_trainer(
+        facts,
+        max_tokens=workload.max_tokens,
+        num_nodes=pool.num_nodes,
+        framework=reject,
+        coverage=inputs.coverage,
+    )
     if rules is None:
         return trainer.table, trainer.rejected
     table = rounded_budgets(rules, trainer.table, trains=facts.trains, worker=worker.name, model=worker.model)

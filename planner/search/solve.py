@@ -15,7 +15,8 @@ from planner.domain.strategy import IntArray
 from planner.search import schedule
 from planner.search.bounds import sync_share_s
 from planner.search.capacity import NEVER, CapacitySearch, Goal, Key
-from planner.search.minimise import Clock, Found, Progress, TimeSearch, UnitSpace, unit_space
+from planner.search.clock import Clock
+from planner.search.minimise import Found, Progress, TimeSearch, UnitSpace, unit_space
 from planner.search.polish import polish
 from planner.search.problem import SearchLimits, SearchProblem
 from planner.search.structures import Structure

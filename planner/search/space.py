@@ -71,13 +71,47 @@ EXCLUDED: tuple[tuple[str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How much of the declared space is looked at: all of it, or a coarse part that brings a first plan early."""
+
+    pool_parts: int | None
+    """Groups of whole nodes: every number of them (None), or doublings and so many equal parts of the pool."""
+    budget_multiples: tuple[int, ...]
+    inference_multiples: tuple[int, ...]
+    recomputes: tuple[Recompute, ...]
+    train_offloads: tuple[Offload, ...]
+    engine_fractions: tuple[float, ...]
+    max_num_seqs: tuple[int, ...]
+
+
+WHOLE = Coverage(
+    pool_parts=None,
+    budget_multiples=BUDGET_MULTIPLES,
+    inference_multiples=INFERENCE_MULTIPLES,
+    recomputes=RECOMPUTES,
+    train_offloads=TRAIN_OFFLOADS,
+    engine_fractions=ENGINE_FRACTIONS,
+    max_num_seqs=MAX_NUM_SEQS,
+)
+COARSE = Coverage(
+    pool_parts=4,
+    budget_multiples=(1, 4),
+    inference_multiples=INFERENCE_MULTIPLES[-1:],
+    recomputes=(Recompute.NONE, Recompute.FULL),
+    train_offloads=(Offload.NONE, Offload.STATE_SWAP, Offload.CPU_OPTIMIZER_STATE_SWAP),
+    engine_fractions=(0.5, 0.8),
+    max_num_seqs=(128, 512),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SizeGrid:
     """Numbers of GPUs that a device group may have on one pool."""
 
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, node: NodeType, num_nodes: int) -> SizeGrid:
+    def of(cls, node: NodeType, num_nodes: int, coverage: Coverage = WHOLE) -> SizeGrid:
         """Halvings of a node, then every number of whole nodes; below a node whose GPUs are no power of two, every
         number (groups of such a size take a whole node where there are several, see `SearchPool.group_sizes`)."""
         per_node = node.gpus_per_node
@@ -85,8 +119,15 @@ class SizeGrid:
         below = (
             [per_node >> k for k in range(1, per_node.bit_length())] if is_power_of_two else list(range(1, per_node))
         )
-        nodes = tuple(node.gpus_per_node * count for count in range(1, num_nodes + 1))
+        nodes = tuple(node.gpus_per_node * count for count in _node_counts(num_nodes, coverage.pool_parts))
         return cls(sizes=tuple(sorted(below)) + nodes)
+
+
+def _node_counts(num_nodes: int, parts: int | None) -> list[int]:
+    if parts is None:
+        return list(range(1, num_nodes + 1))
+    doublings = {1 << k for k in range(num_nodes.bit_length())}
+    return sorted(doublings | {num_nodes * part // parts for part in range(1, parts + 1)} - {0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +153,15 @@ INFERENCE_SHARDINGS = (
 )
 
 
-def token_budgets(max_tokens: int, cp: int) -> tuple[int, ...]:
+def token_budgets(max_tokens: int, cp: int, coverage: Coverage = WHOLE) -> tuple[int, ...]:
     """Micro-batch budgets of one data-parallel rank whose CP group has `cp` ranks."""
     limit = max(max_tokens, MAX_BUDGET_TOKENS * cp)
-    return tuple(max_tokens * factor for factor in BUDGET_MULTIPLES if max_tokens * factor <= limit)
+    return tuple(max_tokens * factor for factor in coverage.budget_multiples if max_tokens * factor <= limit)
 
 
-def engine_fractions(memory_margin_ratio: float) -> tuple[float, ...]:
+def engine_fractions(memory_margin_ratio: float, coverage: Coverage = WHOLE) -> tuple[float, ...]:
     """Engine fractions that leave the memory margin free."""
-    return tuple(f for f in ENGINE_FRACTIONS if f <= 1.0 - memory_margin_ratio + 1e-9)
+    return tuple(f for f in coverage.engine_fractions if f <= 1.0 - memory_margin_ratio + 1e-9)
 
 
 def pp_degrees(model: Model, kind: StageKind) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from planner.domain.workload import RewardKind, Workload
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.files.catalog import generic_node, load_model
 from planner.pipeline import estimate, make_plan
+from planner.search.clock import Clock
 from planner.search.pricing import PricedWorker, PricingInputs
 from tests.factories import workload
 
@@ -94,9 +95,9 @@ def test_a_change_is_given_up_at_the_first_worker_without_options(monkeypatch: p
     priced: list[tuple[int, WorkerName]] = []
     real = parts.price_worker
 
-    def counted(worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
+    def counted(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock | None = None) -> PricedWorker:
         priced.append((pool.num_nodes, worker.name))
-        return real(worker, pool, inputs)
+        return real(worker, pool, inputs, clock)
 
     for module in (pipeline, parts):
         monkeypatch.setattr(module, "price_worker", counted)

@@ -25,6 +25,7 @@ from planner.parts import Shop
 from planner.pipeline import make_plan
 from planner.report.terminal import plan_report
 from planner.simulate.replay import ReplaySettings, replay
+from planner.search.clock import Clock
 from planner.solving import search
 from planner.splitting import may_split, rest_s, tables_below
 from tests.factories import workload
@@ -107,7 +108,7 @@ def test_where_a_split_is_open() -> None:
 def test_the_bound_of_a_share_is_below_its_optimum_and_cuts_at_it() -> None:
     asked = request({"h100": 1, "h20": 1})
     assert asked.cluster is not None
-    shop = Shop(asked, asked.cluster, None)
+    shop = Shop(asked, asked.cluster, None, Clock(60.0))
     for execution in (Execution(), Execution(mode=ExecutionMode.BATCHES, staleness=1)):
         parts = list(shop.split_parts(execution, np.inf))
         assert len(parts) == NUM_SHARES - 1
