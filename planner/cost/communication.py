@@ -229,7 +229,9 @@ def expert_exchange_s(
     the NIC and once per rank inside the domain. The two levels run as a stream, so only the longer counts.
 
     With `merges_copies` False each of a token's copies travels alone to the rank of its expert, as kernels for the few
-    tokens of a decode step send them: (g - 1) / N of the copies stay in a domain of g ranks, 1 - g / N leave it.
+    tokens of a decode step send them: (g - 1) / N of the copies stay in a domain of g ranks, 1 - g / N leave it. Such
+    messages are small (the whole three-term law counts) and written without a handshake (one latency of the NIC).
+    Within 15 % of published DeepEP low-latency kernels of 128 tokens on 8 to 64 H100 (tests).
     """
     if not group.communicates:
         return np.zeros_like(token_bytes), np.zeros_like(token_bytes)
@@ -246,6 +248,9 @@ def expert_exchange_s(
         inside = num_choices * (group.local_ranks - 1.0) / group.num_ranks
     sent = token_bytes * inside
     scale_up = (law.alpha_s.take(group.local_index) + sent * slope) * is_group
+    if not merges_copies:
+        root = law.root_s_per_sqrt_byte.take(local.astype(np.intp)) * np.sqrt(local / (local - 1.0))
+        scale_up = scale_up + np.sqrt(sent) * root * is_group
     if not group.crosses:
         return scale_up, np.zeros_like(scale_up)
     copies = exchange_copies(group.num_domains, num_choices) if merges_copies else float(num_choices)
@@ -253,7 +258,7 @@ def expert_exchange_s(
     wire = token_bytes * remote * (1.0 / line_rate(node))
     if group.exchange_slowdown is not None:
         wire *= group.exchange_slowdown
-    wire = wire + group.hop_s
+    wire = wire + (group.hop_s if merges_copies else node.network.nic_latency_s * (group.num_domains > 1.0))
     out_is_longer = wire > scale_up
     return scale_up * ~out_is_longer, wire * out_is_longer
 
