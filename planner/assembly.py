@@ -18,6 +18,7 @@ from planner.domain.hardware import Pool
 from planner.domain.plan import DeviceGroup, GpuMemory, HostRam, NamedValue, Placement, ScheduledStage
 from planner.domain.stages import ROLLOUT_ENGINES, Stage, StageKind, StageName, Worker, WorkerName
 from planner.domain.strategy import RolloutStrategy, RolloutTable, Strategy, StrategyTable, TrainerTable
+from planner.domain.verdict import Misfit, MisfitKind
 from planner.errors import InvalidInputError
 from planner.search.options import moment_seconds
 from planner.search.pricing import PricingInputs, cross_pool_sync, price_table, site_of
@@ -51,17 +52,22 @@ class PlacedStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """Placements and schedule of a configuration; `problems` names every capacity that it exceeds."""
+    """Placements and schedule of a configuration; `misfits` names every capacity that it exceeds."""
 
     device_groups: tuple[DeviceGroup, ...]
     placements: tuple[Placement, ...]
     schedule: tuple[ScheduledStage, ...]
-    problems: tuple[str, ...]
+    misfits: tuple[Misfit, ...]
     time_s: float
     """Seconds per iteration: the period of an asynchronous configuration, else the end of its last stage."""
     timing: Timing
     execution: Execution
     """As it turned out: with the fusions that the timing really has."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The misfits in words."""
+        return tuple(item.text for item in self.misfits)
 
 
 def one_row(strategy: Strategy) -> StrategyTable:
@@ -84,7 +90,7 @@ def assemble(placed: Sequence[PlacedStrategy], inputs: PricingInputs, timing: Ti
         device_groups=tuple(groups[key] for key in sorted(groups)),
         placements=tuple(placements),
         schedule=line.items,
-        problems=_problems(placements, costs, by_name, inputs),
+        misfits=_misfits(placements, costs, by_name, inputs),
         time_s=line.time_s,
         timing=chosen,
         execution=replace(inputs.execution, fusions=chosen.fusions),
@@ -435,30 +441,38 @@ def _why_illegal(item: PlacedStrategy, inputs: PricingInputs) -> str:
     return "more data-parallel ranks than sequences in a batch"
 
 
-def _problems(
+def _misfits(
     placements: Sequence[Placement],
     costs: dict[WorkerName, WorkerCosts],
     placed: dict[WorkerName, PlacedStrategy],
     inputs: PricingInputs,
-) -> tuple[str, ...]:
-    found: list[str] = []
+) -> tuple[Misfit, ...]:
+    found: list[Misfit] = []
+
+    def note(kind: MisfitKind, text: str) -> None:
+        found.append(Misfit(kind=kind, text=text))
+
     for name, cost in costs.items():
         if not bool(cost.is_legal[0]):
-            found.append(f"{name.value}: {_why_illegal(placed[name], inputs)}")
+            is_engine = isinstance(placed[name].strategy, RolloutStrategy)
+            kind = MisfitKind.ENGINE_SHARE if is_engine else MisfitKind.RULE
+            note(kind, f"{name.value}: {_why_illegal(placed[name], inputs)}")
     for placement in placements:
         where = f"stage '{placement.stage.value}' on {placement.device_group}"
         memory, ram = placement.gpu_memory, placement.host_ram
         if memory is not None and memory.peak_bytes > memory.usable_bytes * (1 + 1e-9):
             worst = max(memory.terms, key=lambda term: term.value)
-            found.append(
+            note(
+                MisfitKind.GPU_MEMORY,
                 f"{where}: {memory.peak_bytes / 2**30:.1f} GiB of GPU memory needed at the {memory.instant}, "
                 f"{memory.usable_bytes / 2**30:.1f} GiB usable; largest term {worst.name} "
-                f"{worst.value / 2**30:.1f} GiB"
+                f"{worst.value / 2**30:.1f} GiB",
             )
         if ram is not None and ram.peak_bytes > ram.usable_bytes * (1 + 1e-9):
             worst = max(ram.terms, key=lambda term: term.value)
-            found.append(
+            note(
+                MisfitKind.HOST_RAM,
                 f"{where}: {ram.peak_bytes / 2**30:.0f} GiB of host RAM needed per node, "
-                f"{ram.usable_bytes / 2**30:.0f} GiB usable; largest term {worst.name} {worst.value / 2**30:.0f} GiB"
+                f"{ram.usable_bytes / 2**30:.0f} GiB usable; largest term {worst.name} {worst.value / 2**30:.0f} GiB",
             )
     return tuple(dict.fromkeys(found))

@@ -10,24 +10,22 @@ from math import log2
 from planner.adapters.imported import Imported, Knob
 from planner.domain.execution import ExecutionMode
 from planner.domain.framework import ONE_BACKEND_WORKERS, FrameworkRules
-from planner.domain.framework_verdict import plan_problems
+from planner.domain.framework_verdict import TOLERATED, FrameworkProblem, ProblemKind, framework_problems
 from planner.domain.plan import Placement, Plan, Status
 from planner.domain.request import FixedWorker, PlanRequest
 from planner.domain.stages import WorkerName, build_graph
 from planner.domain.strategy import EngineIdle, Offload, Recompute, RolloutStrategy, Sharding, Strategy, TrainerStrategy
-from planner.domain.verdict import Verdict
+from planner.domain.verdict import Misfit, MisfitKind, Verdict
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.files.catalog import load_gpu
 from planner.files.framework import load_framework
-from planner.pipeline import estimate, make_plan
+from planner.pipeline import FixedPlan, make_plan, price_fixed
+from planner.search.space import engine_fractions
 
 MIN_GAIN_RATIO = 0.01
 """Smaller gains are within what the cost model can tell apart."""
 MAX_CHANGES = 8
-GPU_MEMORY = "of GPU memory needed"
-"""How the pipeline says that a stage needs more GPU memory than the margin leaves."""
 _DEGREES = ("tp", "pp", "cp", "ep", "etp")
-_FRACTIONS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
 _MAX_SEQS = 4096
 _SAME = 1e-12
 
@@ -98,12 +96,14 @@ def check(imported: Imported, request: PlanRequest) -> CheckView:
     best, no_best = _best(imported, request)
     try:
         workers = placed(imported, request)
-        plan = estimate(request, workers, imported.execution)
+        priced = price_fixed(request, workers, imported.execution)
     except InvalidInputError as error:
         return replace(unpriced(imported, str(error)), best=best, no_best=no_best)
-    problems = _problems(imported, plan, rules)
+    plan = priced.plan
+    problems = _problems(imported, priced, rules)
     worst = _worst(plan)
-    above = () if _verdict(plan) is Verdict.DOES_NOT_FIT else tuple(text for text in problems if GPU_MEMORY in text)
+    # A peak that the device holds, but not without the margin.
+    above = () if _verdict(plan) is Verdict.DOES_NOT_FIT else _texts(priced.misfits, MisfitKind.GPU_MEMORY)
     return CheckView(
         imported=imported,
         plan=plan,
@@ -181,23 +181,28 @@ def _best(imported: Imported, request: PlanRequest) -> tuple[Plan | None, str]:
         return None, str(error)
 
 
-def _problems(imported: Imported, plan: Plan, rules: FrameworkRules) -> tuple[str, ...]:
+def _problems(imported: Imported, priced: FixedPlan, rules: FrameworkRules) -> tuple[str, ...]:
     """Capacities and rules that the plan breaks, once each."""
-    priced = tuple(item.value for item in plan.assumptions if item.what == "does not fit")
-    return tuple(dict.fromkeys([*priced, *_rule_problems(imported, plan, rules)]))
+    # What the framework does whatever is written is how the configuration was read.
+    broken = (item.text for item in _rule_problems(imported, priced.plan, rules) if item.kind not in TOLERATED)
+    return tuple(dict.fromkeys([*_texts(priced.misfits), *broken]))
 
 
-def _rule_problems(imported: Imported, plan: Plan, rules: FrameworkRules) -> tuple[str, ...]:
+def _texts(misfits: Sequence[Misfit], kind: MisfitKind | None = None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item.text for item in misfits if kind in (None, item.kind)))
+
+
+def _rule_problems(imported: Imported, plan: Plan, rules: FrameworkRules) -> tuple[FrameworkProblem, ...]:
     """What the framework's rules say against a plan; they say nothing about ways to run that they do not cover."""
     execution = imported.execution
     if execution.mode not in rules.execution_modes:
         return ()
     # The configuration is one of the framework's own, so that it can run with this lag; rules limit what plans ask for.
     lag = min(execution.staleness, rules.max_staleness_of(execution.mode))
-    found = plan_problems(rules, replace(plan, execution=replace(execution, staleness=lag)))
+    found = framework_problems(rules, replace(plan, execution=replace(execution, staleness=lag)))
     if imported.recomputes_old_logprob is False:
         # The configuration takes the engine's log-probs, which changes the ratio of the loss: plans never do.
-        found = tuple(problem for problem in found if "old log-probs" not in problem)
+        found = tuple(item for item in found if item.kind is not ProblemKind.OLD_LOGPROB)
     return found
 
 
@@ -229,10 +234,11 @@ def _changes(
     imported: Imported, request: PlanRequest, rules: FrameworkRules, plan: Plan, workers: tuple[FixedWorker, ...]
 ) -> Iterator[Change]:
     """All single changes that the framework allows, priced."""
-    max_tokens = request.workload.max_tokens
+    work = request.workload
+    fractions = engine_fractions(work.memory_margin_ratio)
     seen: set[tuple[Strategy, ...]] = set()
     for worker in workers:
-        for field, strategy, size in _neighbours(worker.strategy, max_tokens, is_moe=request.workload.actor.is_moe):
+        for field, strategy, size in _neighbours(worker.strategy, work.max_tokens, fractions, is_moe=work.actor.is_moe):
             for changed in _variants(worker, field, strategy, workers):
                 key = tuple(item.strategy for item in changed)
                 if key in seen:
@@ -276,10 +282,10 @@ def _priced(
     size: float,
 ) -> Change | None:
     """A change with its plan; None where the framework or the model rules it out."""
-    plan = estimate(request, after, imported.execution)
-    capacity = {item.value for item in plan.assumptions if item.what == "does not fit"}
+    priced = price_fixed(request, after, imported.execution)
+    plan = priced.plan
     allowed = set(_rule_problems(imported, plan_before, rules))
-    is_legal = all("memory" in text or "RAM" in text for text in capacity)
+    is_legal = all(item.kind is not MisfitKind.RULE for item in priced.misfits)
     if not is_legal or not allowed.issuperset(_rule_problems(imported, plan, rules)):
         return None
     new = next(item.strategy for item in after if item.worker is worker.worker)
@@ -291,7 +297,7 @@ def _priced(
         after=shown_value(new, field),
         size=size,
         plan=plan,
-        fits=_fits(plan, tuple(capacity)),
+        fits=_fits(plan, _texts(priced.misfits)),
     )
 
 
@@ -301,10 +307,12 @@ def shown_value(strategy: Strategy, field: str) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value.value)
 
 
-def _neighbours(strategy: Strategy, max_tokens: int, *, is_moe: bool) -> Iterator[tuple[str, Strategy, float]]:
-    """(field, strategy with one knob turned, size of the change)."""
+def _neighbours(
+    strategy: Strategy, max_tokens: int, fractions: Sequence[float], *, is_moe: bool
+) -> Iterator[tuple[str, Strategy, float]]:
+    """(field, strategy with one knob turned, size of the change); `fractions` are the shares that engines may have."""
     if isinstance(strategy, RolloutStrategy):
-        yield from _engine_neighbours(strategy)
+        yield from _engine_neighbours(strategy, fractions)
         return
     for name in _DEGREES:
         if name in ("ep", "etp") and not is_moe:
@@ -351,12 +359,12 @@ def _budgets(tokens: int, max_tokens: int) -> list[int]:
     return [value for value in other if value != tokens]
 
 
-def _engine_neighbours(strategy: RolloutStrategy) -> Iterator[tuple[str, Strategy, float]]:
+def _engine_neighbours(strategy: RolloutStrategy, fractions: Sequence[float]) -> Iterator[tuple[str, Strategy, float]]:
     for other in (strategy.tp * 2, strategy.tp // 2):
         if other >= 1 and strategy.num_gpus % (other * strategy.attention_dp * strategy.pp) == 0:
             ep = other * strategy.attention_dp if strategy.ep > 1 else 1
             yield "tp", replace(strategy, tp=other, ep=ep), 1.0
-    for fraction in _FRACTIONS:
+    for fraction in fractions:
         if abs(fraction - strategy.engine_fraction) > _SAME:
             size = abs(fraction - strategy.engine_fraction) / 0.1
             yield "engine_fraction", replace(strategy, engine_fraction=fraction), size

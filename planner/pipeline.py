@@ -29,6 +29,7 @@ from planner.domain.plan import (
 )
 from planner.domain.request import FixedWorker, PlanRequest
 from planner.domain.stages import ROLLOUT_ENGINES, WorkerName
+from planner.domain.verdict import Misfit, MisfitKind
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
@@ -133,12 +134,27 @@ def _in_time_left(request: PlanRequest, start: float) -> PlanRequest:
     return replace(request, limits=replace(request.limits, time_limit_s=left_s))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedPlan:
+    """A fixed configuration, priced; `misfits` are what keeps it from running as it is."""
+
+    plan: Plan
+    misfits: tuple[Misfit, ...]
+
+
 def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...], execution: Execution = IN_STEP) -> Plan:
     """Price a fixed configuration without any search.
 
     The plan's status is FEASIBLE, or INFEASIBLE when a capacity is exceeded; its bound is its own time, since
     nothing else was considered.
     """
+    return price_fixed(request, strategies, execution).plan
+
+
+def price_fixed(
+    request: PlanRequest, strategies: tuple[FixedWorker, ...], execution: Execution = IN_STEP
+) -> FixedPlan:
+    """As `estimate`, with the kind of everything that does not fit."""
     assert request.cluster is not None
     start = time.perf_counter()
     inputs = make_inputs(request.workload, request.cluster, None, execution, overheads=request.overheads)
@@ -157,12 +173,12 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...], executio
         )
     assembled = assemble(placed, inputs, None)
     illegal = [
-        f"{item.worker.name.value}: {reason}"
+        Misfit(kind=MisfitKind.RULE, text=f"{item.worker.name.value}: {reason}")
         for item in placed
         for reason in broken_rules(item.worker, item.pool, item.strategy, inputs)
     ]
-    found = (*illegal, *assembled.problems)
-    problems = tuple(Assumption(what="does not fit", value=problem, source="cost model") for problem in found)
+    found = (*illegal, *assembled.misfits)
+    problems = tuple(Assumption(what="does not fit", value=item.text, source="cost model") for item in found)
     plan = Plan(
         status=Status.INFEASIBLE if found else Status.FEASIBLE,
         workload=inputs.workload,
@@ -185,7 +201,7 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...], executio
         period_s=assembled.time_s if execution.is_asynchronous else None,
         run=_run_report(start, 0.0),
     )  # fmt: skip
-    return _judged(plan)
+    return FixedPlan(plan=_judged(plan), misfits=found)
 
 
 def _for_framework(request: PlanRequest, rules: FrameworkRules | None) -> PlanRequest:

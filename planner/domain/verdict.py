@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 MEMORY_BAND_RATIO = 0.08
@@ -17,6 +18,26 @@ class Verdict(StrEnum):
     MARGINAL = "marginal"
     """The limit lies inside the error band of the predicted peak."""
     DOES_NOT_FIT = "does not fit"
+
+
+class MisfitKind(StrEnum):
+    """What a fixed configuration exceeds or breaks."""
+
+    RULE = "rule"
+    """Such a strategy does not exist."""
+    ENGINE_SHARE = "engine share"
+    """An engine's own share of GPU memory is too small for its weights and one longest sequence."""
+    GPU_MEMORY = "GPU memory"
+    """A stage's peak, together with what others keep there."""
+    HOST_RAM = "host RAM"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """One reason why a configuration does not run as it is."""
+
+    kind: MisfitKind
+    text: str
 
 
 def memory_verdict(peak_bytes: float, usable_bytes: float, band_ratio: float = MEMORY_BAND_RATIO) -> Verdict:
