@@ -75,6 +75,9 @@ def _training() -> dict[str, Plan]:
         "lora-dtensor": shared(dtensor(32, tp=1), workload(lora_rank=32)),
         "lora-megatron": shared(megatron(32, etp=4), workload(lora_rank=64)),
         "no-swap": shared_plan(load, dtensor(32, offload=Offload.NONE), engine(32)),
+        "attention-dp": shared_plan(
+            moe, megatron(32, tp=2, pp=1, ep=8, etp=1), engine(32, tp=2, attention_dp=8, ep=16, max_num_seqs=64)
+        ),
         "rollout-pp": shared_plan(load, megatron(32, etp=4), engine(32, tp=4, pp=2)),
         "one-node-split": split_plan(load, dtensor(4), engine(4, tp=2)),
         "one-node-part": shared_plan(load, dtensor(4), engine(4, tp=2)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.domain.hardware import Precision
 from planner.domain.plan import Plan
-from planner.domain.strategy import EngineIdle, Offload, Recompute, RolloutStrategy, TrainerStrategy
+from planner.domain.strategy import EngineIdle, ExpertExchange, Offload, Recompute, RolloutStrategy, TrainerStrategy
 from planner.domain.workload import RewardKind
 from tests.adapters.split_plans import (
     ONE_STEP_OFF,
@@ -74,6 +74,10 @@ def _special() -> dict[str, Plan]:
     plans["engine-over-nodes"] = apart(
         load("qwen3-235b-a22b"), megatron(64, tp=4, pp=2, ep=8, etp=1), engine(32, tp=8, pp=2, ep=8)
     )
+    wide = engine(64, tp=4, ep=64, attention_dp=16, exchange=ExpertExchange.ALL_TO_ALL, max_num_seqs=64)
+    plans["attention-dp"] = together(load("deepseek-v3"), megatron(64, tp=4, pp=2, ep=8, etp=1), wide)
+    gathered = replace(wide, num_gpus=16, tp=1, attention_dp=8, ep=8, exchange=ExpertExchange.GATHER)
+    plans["attention-dp-gather"] = apart(load(MOE[0]), megatron(16, tp=2, pp=2, ep=4, etp=1), gathered)
     plans["one-node"] = together(load("qwen3-0.6b"), megatron(8, tp=1), engine(8, tp=1, idle=EngineIdle.SLEEP))
     plans["half-nodes"] = apart(load("qwen3-0.6b"), megatron(4, tp=1), engine(4, tp=1))
     return plans

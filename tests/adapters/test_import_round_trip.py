@@ -35,15 +35,17 @@ CASES = {
     ),
     "nemo-rl": (
         "qwen3-32b-4n-shared", "qwen3-32b-2n-split", "qwen3-32b-4n-batches", "qwen3-30b-a3b-4n-streaming",
-        "qwen2.5-72b-8n-shared", "moe-selective", "moe-etp",
+        "qwen2.5-72b-8n-shared", "moe-selective", "moe-etp", "attention-dp",
     ),
     "slime": (
         "qwen3-8b-16-together", "qwen3-32b-64-apart", "qwen3-30b-a3b-16-ahead", "glm-4.5-air-64-together", "ppo",
         "fp8-rollout", "uneven-pipeline", "cpu-optimizer-swap", "context-parallel", "half-nodes", "no-reference",
+        "attention-dp", "attention-dp-gather",
     ),
     "areal": (
         "qwen3-8b-16+16-sync", "qwen3-30b-a3b-64+32-streaming", "qwen3-0.6b-8+8-streaming", "ppo", "gspo",
         "reference-apart", "critic-apart", "fsdp-tp", "lora-fsdp", "context-parallel", "lag-8", "no-old-logprob",
+        "attention-dp", "attention-dp-over-nodes",
     ),
 }  # fmt: skip
 PAIRS = [(framework, name) for framework, names in CASES.items() for name in names]

@@ -70,6 +70,11 @@ def _special() -> dict[str, Plan]:
         f"{algorithm}-streaming": apart(load(name, algorithm), trainer, rollout, execution=STREAMING)
         for algorithm in ("ppo", "dapo", "gspo", "rloo")
     }
+    wide = engine(16, tp=2, attention_dp=4, ep=8, max_num_seqs=64)
+    found["attention-dp"] = apart(load("qwen3-30b-a3b"), _trainer("qwen3-30b-a3b", 16), wide, execution=STREAMING)
+    found["attention-dp-ep-1"] = apart(
+        load("qwen3-30b-a3b"), _trainer("qwen3-30b-a3b", 16), replace(wide, ep=1), execution=ONE_STEP_OFF
+    )
     found["lag-7"] = apart(load(name), trainer, rollout, execution=far)
     found["half-a-node"] = apart(load(name), fsdp(4), engine(4, tp=2), execution=STREAMING)
     found["no-reference"] = apart(load(name, kl=0.0), fsdp(8), engine(8), execution=ONE_STEP_OFF)

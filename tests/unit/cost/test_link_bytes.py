@@ -233,8 +233,10 @@ def test_no_strategy_of_the_space_beats_its_bytes_or_its_chain(model: str, node:
                     links = engine_bytes(given, engine, slots, site)
                     tp = np.array([float(engine.tp)])
                     steps = engine_steps(given, engine.num_engines, slots)
-                    waves = steps.num_tokens / slots * decode_step_floor_s(given.model, given.precision, tp, site)[0]
-                    chain = max(float(decode_chain_s(given, tp, site)[0]), float(waves))
+                    groups = float(engine.attention_dp)
+                    step_s = decode_step_floor_s(given.model, given.precision, tp, site, attention_dp=groups)[0]
+                    waves = steps.num_tokens / slots * step_s
+                    chain = max(float(decode_chain_s(given, tp, site, attention_dp=groups)[0]), float(waves))
                 else:
                     assert isinstance(table, TrainerTable)
                     task = trainer_job(inputs.workload, inputs.graph, worker)

@@ -19,6 +19,7 @@ from planner.domain.stages import WorkerName
 from planner.domain.strategy import (
     ContextParallel,
     EngineIdle,
+    ExpertExchange,
     Offload,
     Recompute,
     RolloutTable,
@@ -115,6 +116,31 @@ def test_rollout_rules() -> None:
     resident = RolloutTable.of((engine(32, idle=EngineIdle.RESIDENT), engine(32, idle=EngineIdle.SLEEP)))
     ((_, mask),) = rollout_rejections(load_framework("areal"), resident)
     assert mask.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "overlaps", "runs"),
+    [
+        ("verl", False, [True, True, False]),
+        ("verl", True, [True, True, False]),
+        ("nemo-rl", False, [True, False, False]),
+        ("nemo-rl", True, [False, False, False]),
+        ("areal", True, [True, True, False]),
+        ("slime", False, [True, True, True]),
+        ("openrlhf", False, [False, False, False]),
+    ],
+)
+def test_data_parallel_attention_where_it_can_be_said(name: str, overlaps: bool, runs: list[bool]) -> None:
+    """Experts over all ranks, split in width, and reached by an all-to-all."""
+    rules = load_framework(name)
+    idle = next(iter(rules.engine_idles))
+    wide = engine(32, tp=2, attention_dp=4, ep=8, idle=idle)
+    table = RolloutTable.of((wide, replace(wide, ep=1), replace(wide, exchange=ExpertExchange.ALL_TO_ALL)))
+    masks = [mask for _, mask in rollout_rejections(rules, table, overlaps=overlaps)]
+    assert [not any(mask[row] for mask in masks) for row in range(3)] == runs
+    # Experts over one attention group only are nobody's.
+    half = RolloutTable.of((replace(wide, ep=2),))
+    assert any(mask[0] for _, mask in rollout_rejections(rules, half, overlaps=overlaps))
 
 
 def test_mesh_keys_couple_megatron_degrees_and_not_fsdp_ones() -> None:

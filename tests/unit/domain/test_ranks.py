@@ -99,6 +99,20 @@ def test_engines_are_blocks_of_neighbours() -> None:
     assert found.expert_axes[0].name == "ep"
 
 
+def test_attention_groups_lie_between_tensor_and_pipeline_ranks_and_experts_span_them() -> None:
+    strategy = RolloutStrategy(
+        num_gpus=32, tp=2, pp=1, ep=8, engine_fraction=0.8, max_num_seqs=64, idle=EngineIdle.SLEEP, attention_dp=8
+    )
+    found = worker_ranks(WorkerName.ROLLOUT_ENGINE, strategy, group(0, 32), pool())
+    assert [(axis.name, axis.size, axis.stride, axis.num_nodes) for axis in found.axes] == [
+        ("tp", 2, 1, 1), ("attention dp", 8, 2, 2), ("pp", 1, 16, 1), ("engine", 2, 16, 2),
+    ]  # fmt: skip
+    assert [(axis.name, axis.size, axis.stride, axis.num_nodes) for axis in found.expert_axes] == [
+        ("expert tp", 2, 1, 1), ("ep", 8, 2, 2), ("pp", 1, 16, 1), ("engine", 2, 16, 2),
+    ]  # fmt: skip
+    assert found.coordinates(21) == {"tp": 1, "attention dp": 2, "pp": 0, "engine": 1}
+
+
 def test_an_nvl72_domain_spans_eighteen_trays() -> None:
     tray = load_node("gb200-nvl72-tray")
     where = Pool(name="h100", node=tray, num_nodes=36, usd_per_gpu_hour=None)
