@@ -19,13 +19,14 @@ from planner.domain.verdict import Misfit, MisfitKind, Verdict
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.files.catalog import load_gpu
 from planner.files.framework import load_framework
-from planner.pipeline import FixedPlan, make_plan, price_fixed
+from planner.pipeline import FixedPlan, engine_overhead_ratio, make_plan, price_fixed
 from planner.search.space import engine_fractions
 
 MIN_GAIN_RATIO = 0.01
 """Smaller gains are within what the cost model can tell apart."""
 MAX_CHANGES = 8
 _DEGREES = ("tp", "pp", "cp", "ep", "etp")
+_FRACTION_DIGITS = 4
 _MAX_SEQS = 4096
 _SAME = 1e-12
 
@@ -162,7 +163,21 @@ def placed(imported: Imported, request: PlanRequest) -> tuple[FixedWorker, ...]:
             f"{pool.num_gpus} GPUs are less than the {last} of the configuration", where="--gpus",
             accepted=f"{imported.num_nodes}x{imported.gpus_per_node}x{pool.node.gpu.id}, or the type alone",
         )  # fmt: skip
-    return tuple(replace(worker, pool=pool.name) for worker in imported.workers)
+    return tuple(replace(_sized(worker, imported, request), pool=pool.name) for worker in imported.workers)
+
+
+def _sized(worker: FixedWorker, imported: Imported, request: PlanRequest) -> FixedWorker:
+    """Engines with the share of GPU memory that they take on the real GPU, where the configuration says a part of it.
+
+    The share is rounded: exports write it with more digits than plans have.
+    """
+    static, strategy = imported.engine_static_ratio, worker.strategy
+    if static is None or not isinstance(strategy, RolloutStrategy) or worker.worker is not WorkerName.ROLLOUT_ENGINE:
+        return worker
+    assert request.cluster is not None
+    beside = engine_overhead_ratio(request, strategy, request.cluster.pools[0], imported.execution)
+    fraction = round(min(static + beside, 1.0), _FRACTION_DIGITS)
+    return replace(worker, strategy=replace(strategy, engine_fraction=fraction))
 
 
 def _best(imported: Imported, request: PlanRequest) -> tuple[Plan | None, str]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from planner.assembly import Assembled, PlacedStrategy, assemble
 from planner.bands import plan_bands
+from planner.cost.generation import beside_cache_bytes
+from planner.cost.jobs import engine_job
 from planner.domain.execution import IN_STEP, Execution, ExecutionMode
 from planner.domain.framework import FrameworkRules
 from planner.domain.framework_verdict import plan_problems, workload_problems
@@ -29,12 +31,21 @@ from planner.domain.plan import (
 )
 from planner.domain.request import FixedWorker, PlanRequest
 from planner.domain.stages import ROLLOUT_ENGINES, WorkerName
+from planner.domain.strategy import RolloutStrategy, RolloutTable
 from planner.domain.verdict import Misfit, MisfitKind
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
 from planner.parts import SearchPart, lacking_workers, make_inputs, make_problem, reachable
-from planner.search.pricing import PRICED_AND_REJECTED, PricedWorker, PricingInputs, broken_rules, price_worker, reprice
+from planner.search.pricing import (
+    PRICED_AND_REJECTED,
+    PricedWorker,
+    PricingInputs,
+    broken_rules,
+    price_worker,
+    reprice,
+    site_of,
+)
 from planner.search.solve import Solution
 from planner.solving import (
     TIE_TOLERANCE_RATIO,
@@ -151,9 +162,7 @@ def estimate(request: PlanRequest, strategies: tuple[FixedWorker, ...], executio
     return price_fixed(request, strategies, execution).plan
 
 
-def price_fixed(
-    request: PlanRequest, strategies: tuple[FixedWorker, ...], execution: Execution = IN_STEP
-) -> FixedPlan:
+def price_fixed(request: PlanRequest, strategies: tuple[FixedWorker, ...], execution: Execution = IN_STEP) -> FixedPlan:
     """As `estimate`, with the kind of everything that does not fit."""
     assert request.cluster is not None
     start = time.perf_counter()
@@ -202,6 +211,18 @@ def price_fixed(
         run=_run_report(start, 0.0),
     )  # fmt: skip
     return FixedPlan(plan=_judged(plan), misfits=found)
+
+
+def engine_overhead_ratio(
+    request: PlanRequest, strategy: RolloutStrategy, pool: Pool, execution: Execution = IN_STEP
+) -> float:
+    """Share of a GPU that a rollout engine takes beside its weights and its KV cache: activations, graphs, the context
+    and communicators."""
+    assert request.cluster is not None
+    inputs = make_inputs(request.workload, request.cluster, None, execution, overheads=request.overheads)
+    job = engine_job(inputs.workload, inputs.graph.worker(WorkerName.ROLLOUT_ENGINE), execution)
+    beside = beside_cache_bytes(job, RolloutTable.of((strategy,)), site_of(pool, inputs))
+    return float(beside[0]) / pool.node.gpu.memory_bytes
 
 
 def _for_framework(request: PlanRequest, rules: FrameworkRules | None) -> PlanRequest:

@@ -66,6 +66,7 @@ def read(source: Source) -> Imported:
         gpus_per_node=plan.layout.gpus_per_node,
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
+        engine_static_ratio=values.engine_static_ratio,
         recomputes_old_logprob=values.flag("actor.recompute_logprob"),
         settings=tuple(values.settings),
         findings=by_severity((*source.findings, *found, *settled(values))),

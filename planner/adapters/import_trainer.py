@@ -177,7 +177,8 @@ def sglang_fraction(values: Values, key: str, static: float, model: str | None) 
     """The engine fraction of a plan from SGLang's `mem_fraction_static`.
 
     SGLang's counts weights and KV cache, a plan's everything that an engine allocates: activations, graphs, the
-    context and communicators come on top. Their share is that of a GPU of 80 GB.
+    context and communicators come on top. Before the GPU is known their share is that of one of 80 GB; `placed` of
+    planner/check.py takes the real one.
     """
     from planner.files.catalog import load_model, load_overheads
 
@@ -186,11 +187,12 @@ def sglang_fraction(values: Values, key: str, static: float, model: str | None) 
     activations = costs.engine_activation_factor * costs.engine_batched_tokens * hidden * 2.0
     beside = activations + costs.engine_graph_bytes + costs.context_bytes + costs.first_communicator_bytes
     fraction = min(round(static + beside / USUAL_GPU_BYTES, 3), 0.98)
+    values.engine_static_ratio = static
     if fraction > static:
         values.find(
             key, Severity.NOTE,
-            f"{static:g} is weights and KV cache alone; with activations and graphs engines take about {fraction:.0%} "
-            "of an 80 GB GPU, which is what is priced",
+            f"{static:g} is weights and KV cache alone; activations and graphs come on top, about {fraction:.0%} of an "
+            "80 GB GPU in all, and are priced",
         )  # fmt: skip
     return max(fraction, static)
 

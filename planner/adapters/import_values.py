@@ -21,6 +21,7 @@ class Values:
         self.config = config
         self.findings: list[Finding] = []
         self.settings: list[Setting] = []
+        self.engine_static_ratio: float | None = None
         self._unresolved: dict[str, None] = {}
         self._reported: set[str] = set()
 

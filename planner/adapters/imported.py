@@ -74,6 +74,9 @@ class Imported:
     findings: tuple[Finding, ...] = ()
     knobs: tuple[Knob, ...] = ()
     """How changes of strategies are written; without them they are told in the words of a plan."""
+    engine_static_ratio: float | None = None
+    """Share of GPU memory for weights and KV cache of the rollout engines, where the configuration counts it so: the
+    engine fraction of `workers` is then that of a GPU of 80 GB."""
     unresolved: tuple[str, ...] = ()
     """Names to give with `--set NAME=VALUE`: variables of the script, or keys."""
 

@@ -95,6 +95,7 @@ def read(source: Source) -> Imported:
         gpus_per_node=plan.pools.gpus_per_node,
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
+        engine_static_ratio=values.engine_static_ratio,
         # nemo_rl/algorithms/grpo.py: ratios of 1 need none; PPO has them always.
         recomputes_old_logprob=section == "ppo" or not values.flag("loss_fn.force_on_policy_ratio"),
         settings=tuple(values.settings),

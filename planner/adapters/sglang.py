@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from planner.cost.generation import STATIC_TERMS
 from planner.domain.framework_verdict import placed_workers
 from planner.domain.plan import Plan
 from planner.domain.stages import StageName, WorkerName
@@ -12,7 +13,8 @@ from planner.domain.strategy import RolloutStrategy
 ENGINE_TOKENS = 8192
 """Tokens of one prefill step, as the cost model takes them."""
 
-_STATIC_TERMS = ("weights", "kv_cache")
+_DIGITS = 6
+"""Digits of a share of GPU memory: finer than anything that the planner tells apart."""
 
 
 def rollout_strategy(plan: Plan) -> RolloutStrategy:
@@ -29,7 +31,7 @@ def max_running_requests(strategy: RolloutStrategy) -> int:
 
 
 def static_memory_fraction(plan: Plan) -> float:
-    """Value of `mem_fraction_static`, in whole percent: the share of GPU memory for weights and KV cache.
+    """Value of `mem_fraction_static`: the share of GPU memory for weights and KV cache.
 
     The engine fraction of a plan also covers activations, CUDA graphs, communicators and the context, which SGLang
     takes beside its fraction (sglang/srt/server_args.py: "the fraction of the memory used for static allocation
@@ -39,9 +41,9 @@ def static_memory_fraction(plan: Plan) -> float:
     fraction = rollout_strategy(plan).engine_fraction
     placement = plan.placement(StageName.ROLLOUT)
     terms = {term.name: term.value for term in placement.gpu_memory.terms} if placement.gpu_memory is not None else {}
-    if not all(name in terms for name in _STATIC_TERMS):
+    if not all(name in terms for name in STATIC_TERMS):
         return fraction
     group = next(item for item in plan.device_groups if item.id == placement.device_group)
     total_bytes = plan.cluster.pool(group.pool).node.gpu.memory_bytes
-    static = sum(terms[name] for name in _STATIC_TERMS) / total_bytes
-    return min(fraction, math.floor(100 * static) / 100)
+    static = sum(terms[name] for name in STATIC_TERMS) / total_bytes
+    return min(fraction, math.floor(10**_DIGITS * static) / 10**_DIGITS)

@@ -58,6 +58,7 @@ def read(source: Source) -> Imported:
         gpus_per_node=plan.gpus_per_node,
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
+        engine_static_ratio=values.engine_static_ratio,
         recomputes_old_logprob=True,
         settings=tuple(values.settings),
         findings=by_severity((*source.findings, *found, *strays, *settled(values))),

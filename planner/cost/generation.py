@@ -40,6 +40,8 @@ _SLEEPS = float(ENGINE_IDLES.index(EngineIdle.SLEEP))
 _LOGITS_BYTES = 4.0
 """Engines sample from 32-bit logits."""
 _LORA_BYTES = 2.0
+STATIC_TERMS = ("weights", "kv_cache")
+"""Memory terms of an engine that SGLang's `mem_fraction_static` counts."""
 _LARGEST_EXACT_FLOAT = 2.0**53
 
 
@@ -204,6 +206,15 @@ def _engine_memory(job: EngineJob, precision: Precision, table: RolloutTable, si
         context=context,
         sleep=np.full_like(weights, overheads.engine_sleep_bytes),
     )
+
+
+def beside_cache_bytes(job: EngineJob, table: RolloutTable, site: Site) -> FloatArray:
+    """Bytes per GPU of an engine that are neither weights nor KV cache, shape (num_candidates,): what engines that
+    count their share without these (SGLang's `mem_fraction_static`) take on top of it."""
+    gpu = site.node.gpu
+    precision = job.precision if gpu.supports(job.precision) else Precision.BF16
+    terms = _engine_memory(job, precision, table, site).terms()
+    return np.sum([values for name, values in terms.items() if name not in STATIC_TERMS], axis=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
