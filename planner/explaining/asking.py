@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planner.errors import InvalidInputError
-from planner.explaining.conflict import Conflict, explain_conflict
 from planner.explaining.explanation import Explanation, explain_plan
 from planner.files.atomic import read_limited
 from planner.files.calibrated import overheads_with
@@ -15,6 +15,9 @@ from planner.files.plan import MAX_BYTES, read_plan
 from planner.files.spec import PLACES, WorkloadSpec
 from planner.files.workload import build_request
 from planner.pipeline import make_plan
+
+if TYPE_CHECKING:
+    from planner.explaining.conflict import Conflict
 
 PLAN_SUFFIX = ".json"
 _OWN_KEY = "format_version"
@@ -52,6 +55,8 @@ def explain_request(spec: WorkloadSpec) -> Explanation | Conflict:
 
     Raises InfeasibleError, with the smallest changes that work, where the cluster is left open and none is enough.
     """
+    from planner.explaining.conflict import explain_conflict
+
     request = build_request(spec)
     if request.cluster is not None:
         conflict = explain_conflict(request)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from planner.assembly import Assembled, PlacedStrategy, assemble
 from planner.domain.execution import Execution, ExecutionMode
@@ -15,14 +16,15 @@ from planner.domain.stages import WorkerName
 from planner.domain.strategy import Strategy
 from planner.domain.workload import Workload
 from planner.errors import InfeasibleError
+from planner.explaining.market import Market, Setting
+from planner.explaining.requests import as_run_by, rules_of
 from planner.explaining.score import Score, score_of, solution_score
-from planner.explaining.tables import OptionBook
-from planner.files.framework import load_framework
-from planner.parts import SearchPart, make_inputs
+from planner.explaining.watch import Watch
+from planner.parts import make_inputs
 from planner.pipeline import place
 from planner.search.pricing import PricingInputs
-from planner.search.problem import SearchLimits
-from planner.solving import Outcome, search, search_limits, solve_parts
+from planner.solving import Outcome, search
+from planner.splitting import may_split
 
 OLD_LOGPROBS = "old log-probs"
 """The assumption with which a plan says that its execution or framework made this stage necessary."""
@@ -35,7 +37,6 @@ class Case:
     plan: Plan
     request: PlanRequest
     rules: FrameworkRules | None
-    outcome: Outcome
     placed: tuple[PlacedStrategy, ...]
     inputs: PricingInputs
     """Of the plan's execution."""
@@ -46,7 +47,9 @@ class Case:
     preferred."""
     is_found_again: bool
     """Whether the search finds exactly this plan."""
-    book: OptionBook = field(default_factory=OptionBook)
+    executions: tuple[Execution, ...]
+    """All that were searched, those of intermediate steps of staleness included; none of a split rollout."""
+    market: Market
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -62,23 +65,26 @@ class Case:
         return self.request.limits
 
     @property
-    def parts(self) -> tuple[SearchPart, ...]:
-        """The executions that hold all plans: synchronous ones, and those with most staleness."""
-        most = max(part.inputs.execution.staleness for part in self.outcome.parts)
-        return tuple(part for part in self.outcome.parts if part.inputs.execution.staleness in (0, most))
+    def setting(self) -> Setting:
+        """The request as it is."""
+        return Setting.of(self.request)
+
+    @property
+    def watch(self) -> Watch:
+        return self.market.watch
 
     @property
     def used_gpus(self) -> dict[str, int]:
         """GPUs that the plan uses, by pool."""
         return _used_gpus(self.plan)
 
+    @property
+    def may_split(self) -> bool:
+        """Whether the request leaves open that two groups of engines share the rollout."""
+        return may_split(self.cluster, self.rules, self.request.workload, self.limits)
+
     def strategy(self, worker: WorkerName) -> Strategy:
         return next(item.strategy for item in self.placed if item.worker.name is worker)
-
-
-def exact(limits: Limits) -> SearchLimits:
-    """Limits under which the search returns the optimum itself, and nothing that only a report needs."""
-    return replace(search_limits(limits), tie_tolerance_ratio=0.0, num_alternatives=0)
 
 
 def request_of(plan: Plan, overheads: Overheads) -> PlanRequest:
@@ -103,22 +109,13 @@ def own_workload(plan: Plan) -> Workload:
     return plan.workload
 
 
-def as_run_by(request: PlanRequest, rules: FrameworkRules | None) -> PlanRequest:
-    """The request as the framework runs it."""
-    if rules is None or not rules.always_recomputes_old_logprob or request.workload.needs_old_logprob:
-        return request
-    return replace(request, workload=replace(request.workload, needs_old_logprob=True))
-
-
-def rules_of(limits: Limits) -> FrameworkRules | None:
-    return load_framework(limits.framework) if limits.framework else None
-
-
 def open_case(plan: Plan, overheads: Overheads) -> Case:
     """Searches the plan's space once more and prices the plan itself.
 
-    Raises InfeasibleError where the search finds nothing, which can only happen to a plan of another version.
+    The time limit of the plan's request is one for everything that is asked about the case. Raises InfeasibleError
+    where the search finds nothing, which can only happen to a plan of another version.
     """
+    market = Market(watch=Watch(plan.limits.time_limit_s))
     rules = rules_of(plan.limits)
     request = request_of(plan, overheads)
     outcome = search(as_run_by(request, rules), plan.cluster, rules)
@@ -127,30 +124,33 @@ def open_case(plan: Plan, overheads: Overheads) -> Case:
     inputs = _inputs_of(plan, outcome, rules, overheads)
     placed = _placed(plan, inputs)
     assembled = assemble(placed, inputs, None)
+    base = score_of(plan.limits.objective, plan.cluster, assembled.time_s, _used_gpus(plan))
+    chosen = solution_score(plan.limits.objective, plan.cluster, outcome.result.solution)
     return Case(
         plan=plan,
         request=request,
         rules=rules,
-        outcome=outcome,
         placed=placed,
         inputs=inputs,
         assembled=assembled,
-        base=score_of(plan.limits.objective, plan.cluster, assembled.time_s, _used_gpus(plan)),
-        optimum=_optimum(plan, outcome, rules),
+        base=base,
+        optimum=_optimum(market, Setting.of(request), chosen),
         is_found_again=_is_same(placed, outcome, plan.cluster, plan.execution),
+        executions=tuple(dict.fromkeys(replace(e, second_share_ratio=0.0) for e in _executions(outcome))),
+        market=market,
     )
 
 
-def _optimum(plan: Plan, outcome: Outcome, rules: FrameworkRules | None) -> Score:
-    """The best of all that was searched, without the preference for simpler plans."""
-    objective = plan.limits.objective
-    chosen = outcome.result.solution
-    assert chosen is not None
-    found = [solution_score(objective, plan.cluster, chosen)]
-    best = solve_parts(outcome.parts, rules, exact(plan.limits))[1].solution
-    if best is not None:
-        found.append(solution_score(objective, plan.cluster, best))
-    return min(found, key=lambda score: score.key)
+def _executions(outcome: Outcome) -> Iterator[Execution]:
+    # A split rollout is fused with nothing, so that its execution is no other one than that of the plan without.
+    yield from (part.inputs.execution for part in outcome.parts if not part.inputs.execution.is_split)
+
+
+def _optimum(market: Market, setting: Setting, chosen: Score) -> Score:
+    """The best of all that is searched, without the preference for simpler plans."""
+    market.watch.asked("the optimum", lambda: market.knows(setting))
+    best = market.watch.asked("the optimum", lambda: market.best(setting, (chosen,)))
+    return chosen if best is None else min(chosen, best.score, key=lambda score: score.key)
 
 
 def _inputs_of(plan: Plan, outcome: Outcome, rules: FrameworkRules | None, overheads: Overheads) -> PricingInputs:

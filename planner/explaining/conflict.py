@@ -19,9 +19,9 @@ from planner.domain.request import PlanRequest
 from planner.domain.stages import WorkerName
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.explain import MAX_NODES_TRIED, Found, reasons
-from planner.explaining.case import as_run_by, rules_of
 from planner.explaining.relaxations import each_node, with_memory
 from planner.explaining.remedies import Remedy, Topic, remedies
+from planner.explaining.requests import as_run_by, rules_of
 from planner.parts import lacking_workers
 from planner.solving import Outcome, best_solution, search
 from planner.units import format_bytes, format_seconds

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from planner.domain.execution import Fusion
 from planner.domain.hardware import Cluster, NodeType, Pool
@@ -14,7 +15,7 @@ from planner.domain.profile import BANDWIDTH_OF, with_hardware
 from planner.domain.workload import RewardKind
 from planner.explain import ROOMIER_GPUS
 from planner.explaining.case import Case
-from planner.explaining.replan import best_in, replanned, world_of
+from planner.explaining.replan import best_in, kept_in, world_of
 from planner.explaining.score import Score
 from planner.files.catalog import generic_node
 from planner.units import GIB, format_seconds
@@ -61,10 +62,22 @@ def relax(case: Case) -> tuple[Relaxation, ...]:
     """Every relaxation, by falling gain over the best plan of the request as it is."""
     found = []
     for change in (*_hardware(case), *_permissions(case), *_restrictions(case)):
-        score = change.plan()
+        answered = case.watch.asked(change.what, partial(_answer, change))
+        if answered is None:
+            continue
+        score = answered.score
         gain = 0.0 if score is None else max(0.0, -score.change_ratio(case.optimum))
         found.append(Relaxation(kind=change.kind, what=change.what, option=change.option, score=score, gain_ratio=gain))
     return tuple(sorted(found, key=lambda item: -item.gain_ratio))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    score: Score | None
+
+
+def _answer(change: _Change) -> _Answer:
+    return _Answer(score=change.plan())
 
 
 # ---------------------------------------------------------------------------------------------- hardware
@@ -78,7 +91,7 @@ def _hardware(case: Case) -> Iterator[_Change]:
             kind=RelaxationKind.HARDWARE,
             what=what,
             option="",
-            plan=lambda: best_in(case, world, case.optimum.time_s * (1.0 + 1e-9), has_other_memory=is_memory),
+            plan=lambda: best_in(case, world, case.optimum, has_other_memory=is_memory),
         )
 
     yield change(
@@ -127,7 +140,7 @@ def _more_nodes(case: Case) -> Iterator[_Change]:
         grown = replace(pool, num_nodes=pool.num_nodes + 1)
         pools = tuple(grown if item is pool else item for item in case.cluster.pools)
         name = f" of {pool.name}" if len(case.cluster.pools) > 1 else ""
-        yield _from_scratch(
+        yield _anew(
             case, RelaxationKind.HARDWARE, f"one more node{name} ({grown.num_gpus} GPUs)", "",
             cluster=replace(case.cluster, pools=pools),
         )  # fmt: skip
@@ -150,10 +163,16 @@ def _other_gpus(case: Case) -> Iterator[_Change]:
             node = node.with_gpus(pool.node.gpus_per_node)
         price = node.price.usd_per_gpu_hour if node.price else None
         other = Pool(name=pool.name, node=node, num_nodes=pool.num_nodes, usd_per_gpu_hour=price)
-        yield _from_scratch(
+        yield _anew(
             case, RelaxationKind.HARDWARE, f"{other.num_gpus} x {node.gpu.name} instead",
             f"--gpus {other.num_gpus}x{name}", cluster=Cluster(pools=(other,)),
+            guess=partial(_kept_on, case, Cluster(pools=(other,))),
         )  # fmt: skip
+
+
+def _kept_on(case: Case, cluster: Cluster) -> Score | None:
+    """This plan on other GPUs, where it fits."""
+    return kept_in(case, replace(world_of(case), cluster=cluster))
 
 
 # ---------------------------------------------------------------------------------------------- permissions
@@ -173,7 +192,7 @@ def _permissions(case: Case) -> Iterator[_Change]:
 
 
 def _permit(case: Case, what: str, option: str, limits: Limits) -> _Change:
-    return _from_scratch(case, RelaxationKind.PERMISSION, what, option, limits=limits)
+    return _anew(case, RelaxationKind.PERMISSION, what, option, limits=limits)
 
 
 # ---------------------------------------------------------------------------------------------- restrictions
@@ -182,21 +201,21 @@ def _permit(case: Case, what: str, option: str, limits: Limits) -> _Change:
 def _restrictions(case: Case) -> Iterator[_Change]:
     limits, workload = case.limits, case.request.workload
     for what, option, relaxed in free_limits(limits):
-        yield _from_scratch(case, RelaxationKind.RESTRICTION, what, option, limits=relaxed)
+        yield _anew(case, RelaxationKind.RESTRICTION, what, option, limits=relaxed)
     if case.limits.objective is not Objective.TIME and limits.max_iteration_s is not None:
-        yield _from_scratch(
+        yield _anew(
             case, RelaxationKind.RESTRICTION, f"no deadline of {format_seconds(limits.max_iteration_s)} per iteration",
             "without --deadline", limits=replace(limits, max_iteration_s=None),
         )  # fmt: skip
     margin = workload.memory_margin_ratio
     if margin > MAX_MARGIN_SHOWN:
         less = margin * SMALLER_MARGIN
-        yield _from_scratch(
+        yield _anew(
             case, RelaxationKind.RESTRICTION, f"a memory margin of {less:.3g}, not {margin:.3g}",
             f"--memory-margin {less:.3g}", margin=less,
         )  # fmt: skip
     if workload.critic is not None and Fusion.INTRA_STAGE not in limits.fusions:
-        yield _from_scratch(
+        yield _anew(
             case, RelaxationKind.RESTRICTION, "fused actor and critic updates too", "--fusion all",
             limits=replace(limits, fusions=tuple(Fusion)),
         )  # fmt: skip
@@ -239,7 +258,7 @@ def free_limits(limits: Limits) -> Iterator[tuple[str, str, Limits]]:
         yield f"{item} not fixed", f"without {shlex.quote(str(item))} in --fix", replace(limits, fixed=left)
 
 
-def _from_scratch(
+def _anew(
     case: Case,
     kind: RelaxationKind,
     what: str,
@@ -248,11 +267,17 @@ def _from_scratch(
     limits: Limits | None = None,
     cluster: Cluster | None = None,
     margin: float | None = None,
+    guess: Callable[[], Score | None] | None = None,
 ) -> _Change:
-    request, on = case.request, cluster or case.cluster
-    if limits is not None:
-        request = replace(request, limits=limits)
+    """A change that may bring other candidates. Without a `guess` it is one that can only make plans better."""
+    workload = case.request.workload
     if margin is not None:
-        request = replace(request, workload=replace(request.workload, memory_margin_ratio=margin))
-    request = replace(request, cluster=on)
-    return _Change(kind=kind, what=what, option=option, plan=lambda: replanned(case, request, on))
+        workload = replace(workload, memory_margin_ratio=margin)
+    setting = replace(case.setting, limits=limits or case.limits, cluster=cluster or case.cluster, workload=workload)
+
+    def plan() -> Score | None:
+        near = case.optimum if guess is None else guess()
+        found = case.market.best(setting, (near, None))
+        return None if found is None else found.score
+
+    return _Change(kind=kind, what=what, option=option, plan=plan)

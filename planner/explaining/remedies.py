@@ -10,8 +10,8 @@ from planner.domain.hardware import Cluster, Precision
 from planner.domain.plan import Limits
 from planner.domain.request import PlanRequest
 from planner.explain import Feasible, Found, more_hardware, relaxed_limits
-from planner.explaining.case import rules_of
 from planner.explaining.relaxations import each_node, free_limits, with_memory
+from planner.explaining.requests import rules_of
 from planner.units import format_bytes
 
 LORA_RANK = 32

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
-from planner.assembly import assemble
-from planner.domain.hardware import Cluster
 from planner.domain.overheads import Overheads
-from planner.explaining.case import Case, exact
+from planner.explaining.case import Case
 from planner.explaining.relaxations import each_node, faster_nics, faster_scale_up
-from planner.explaining.replan import World, best_in, inputs_in, world_of
-from planner.explaining.score import Score, score_of, solution_score
-from planner.parts import SearchPart, make_problem, reachable
-from planner.search.pricing import reprice
-from planner.solving import solve_parts
+from planner.explaining.replan import World, best_in, kept_in, world_of
+from planner.explaining.score import Score
 
 FLIP_RATIO = 0.02
 """Smaller losses do not make a plan another plan: the cost model is not that exact."""
 LENGTH_FACTORS = (0.5, 1.5)
+_Named = tuple[str, World]
+"""What differs in a world, in words."""
 GROWTH_RATIO = 2.0
 """Mean response at the end of a run over that at its start, where growth is asked about."""
 GROWTH_NODES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -96,32 +94,26 @@ class Sensitivity:
 
 def sensitivity(case: Case) -> Sensitivity:
     """All points, the flips on both sides of the mean response, and the growth of responses during a run."""
-    lengths = _Lengths(case)
+    lengths, watch = _Lengths(case), case.watch
+    worlds = (*lengths.worlds(), *_spread(case), *_links(case), *_efficiencies(case))
+    points = [watch.asked(what, partial(lengths.point, what, world)) for what, world in worlds]
+    sides = ((False, "below which mean response to plan again"), (True, "above which mean response to plan again"))
+    flips = [watch.asked(what, partial(lengths.flip, is_upwards=up)) for up, what in sides]
     return Sensitivity(
-        points=(*lengths.points(), *_spread(case), *_links(case), *_efficiencies(case)),
-        flips=tuple(lengths.flip(is_upwards=up) for up in (False, True)),
-        growth=lengths.growth(),
+        points=tuple(item for item in points if item is not None),
+        flips=tuple(item for item in flips if item is not None),
+        growth=watch.asked("growing responses", lengths.growth),
     )
 
 
 # ---------------------------------------------------------------------------------------------- one point
 
 
-def kept_in(case: Case, world: World) -> Score | None:
-    """Exactly this plan in another world; None where it does not fit."""
-    inputs = inputs_in(case.inputs, world)
-    placed = tuple(replace(item, pool=world.cluster.pool(item.pool.name)) for item in case.placed)
-    assembled = assemble(placed, inputs, None)
-    if assembled.problems:
-        return None
-    return score_of(case.limits.objective, world.cluster, assembled.time_s, case.used_gpus)
-
-
 def point(case: Case, what: str, world: World) -> Point:
     """This plan and the best one in another world."""
     kept = kept_in(case, world)
     # The plan itself is one of those that are searched, so that nothing slower can be the best.
-    best = best_in(case, world) if kept is None else best_in(case, world, kept.time_s * (1.0 + 1e-9))
+    best = best_in(case, world, kept)
     return Point(what=what, kept=kept, best=best)
 
 
@@ -135,17 +127,26 @@ class _Lengths:
         self._case = case
         self._law = case.request.workload.response
         self._points: dict[float, Point] = {}
+        self._is_flip: dict[float, bool] = {}
 
-    def points(self) -> Iterator[Point]:
+    def worlds(self) -> Iterator[_Named]:
         for factor in LENGTH_FACTORS:
             mean = float(round(self._law.mean_tokens * factor))
             if 0 < mean <= self._law.max_tokens:
-                yield self.at(mean)
+                yield self._words(mean), self._world(mean)
+
+    def point(self, what: str, world: World) -> Point:
+        """A point, which is kept where only the mean response differs."""
+        mean = world.workload.response.mean_tokens
+        return self.at(mean) if world == self._world(mean) else point(self._case, what, world)
 
     def at(self, mean: float) -> Point:
         if mean not in self._points:
-            self._points[mean] = point(self._case, f"mean response {mean:,.0f} tokens", self._world(mean))
+            self._points[mean] = point(self._case, self._words(mean), self._world(mean))
         return self._points[mean]
+
+    def _words(self, mean: float) -> str:
+        return f"mean response {mean:,.0f} tokens"
 
     def growth(self) -> Growth | None:
         first = self._law.mean_tokens
@@ -160,10 +161,10 @@ class _Lengths:
         )
 
     def flip(self, *, is_upwards: bool) -> Flip:
-        """The first flip: guessed with the options that survived pruning, then confirmed by full searches."""
+        """The first flip among the lengths that are scanned, bisected."""
         inside = self._law.mean_tokens
         for outside in self._scan(is_upwards=is_upwards):
-            if self._quick(outside) or self.at(round(outside)).is_flip:
+            if self._flips(outside):
                 return self._close_in(inside, outside, is_upwards=is_upwards)
             inside = outside
         return Flip(is_upwards=is_upwards, mean_tokens=None, searched_tokens=inside, at=None)
@@ -183,37 +184,26 @@ class _Lengths:
         low, high = inside, outside
         while abs(high - low) > RESOLUTION_RATIO * self._law.mean_tokens:
             middle = 0.5 * (low + high)
-            low, high = (low, middle) if self._quick(middle) else (middle, high)
-        # What survived pruning can hide a flip, never invent one: the last length before it decides.
-        while self.at(round(low)).is_flip and abs(low - inside) > RESOLUTION_RATIO * self._law.mean_tokens:
-            high, low = low, 0.5 * (low + inside)
+            low, high = (low, middle) if self._flips(middle) else (middle, high)
         found = self.at(round(high))
         return Flip(is_upwards=is_upwards, mean_tokens=round(high), searched_tokens=round(low), at=found)
 
-    def _quick(self, mean: float) -> bool:
-        """Whether the options that survived pruning at the assumed mean already have a better plan."""
-        case, world = self._case, self._world(mean)
-        kept = kept_in(case, world)
-        if kept is None:
-            return True
-        best = _best_of_survivors(case, world)
-        return best is not None and kept.change_ratio(best) > FLIP_RATIO
+    def _flips(self, mean: float) -> bool:
+        """Whether another plan is better by more than the error of the model; the point itself is only searched where
+        one is."""
+        mean = float(round(mean))
+        if mean in self._points:
+            return self._points[mean].is_flip
+        if mean not in self._is_flip:
+            world = self._world(mean)
+            kept = kept_in(self._case, world)
+            better = None if kept is None else kept.times(1.0 / (1.0 + FLIP_RATIO))
+            self._is_flip[mean] = best_in(self._case, world, better, at_least=better is not None) is not None
+        return self._is_flip[mean]
 
     def _world(self, mean: float) -> World:
         world = world_of(self._case)
         return replace(world, workload=replace(world.workload, response=replace(self._law, mean_tokens=mean)))
-
-
-def _best_of_survivors(case: Case, world: World) -> Score | None:
-    cluster = reachable(world.cluster, case.limits.max_gpus)
-    parts = []
-    for part in case.parts:
-        inputs = inputs_in(part.inputs, world)
-        priced = tuple(reprice(item, inputs) for item in part.priced)
-        problem = make_problem(priced, inputs, cluster, case.limits)
-        parts.append(SearchPart(inputs=inputs, priced=priced, problem=problem))
-    found = solve_parts(parts, case.rules, exact(case.limits))[1].solution
-    return None if found is None else solution_score(case.limits.objective, world.cluster, found)
 
 
 def _boole(values: list[float | None]) -> float | None:
@@ -226,29 +216,29 @@ def _boole(values: list[float | None]) -> float | None:
 # ---------------------------------------------------------------------------------------------- the rest
 
 
-def _spread(case: Case) -> Iterator[Point]:
+def _spread(case: Case) -> Iterator[_Named]:
     world = world_of(case)
     law = world.workload.response
     for factor in SPREAD_FACTORS if law.cv > 0 else ():
         other = replace(law, cv=min(law.cv * factor, MAX_CV))
-        yield point(
-            case,
-            f"spread of responses: CV {other.cv:.2g}",
-            replace(world, workload=replace(world.workload, response=other)),
-        )
+        words = f"spread of responses: CV {other.cv:.2g}"
+        yield words, replace(world, workload=replace(world.workload, response=other))
 
 
-def _links(case: Case) -> Iterator[Point]:
-    def at(what: str, cluster: Cluster) -> Point:
-        return point(case, what, replace(world_of(case), cluster=cluster))
-
-    cluster = case.cluster
+def _links(case: Case) -> Iterator[_Named]:
+    world, cluster = world_of(case), case.cluster
     if cluster.num_gpus > max(pool.node.scale_up_domain_gpus for pool in cluster.pools):
-        yield at("NICs half as fast", each_node(cluster, lambda node: faster_nics(node, SLOWER)))
-    yield at("links within nodes half as fast", each_node(cluster, lambda node: faster_scale_up(node, SLOWER)))
+        slower = each_node(cluster, lambda node: faster_nics(node, SLOWER))
+        yield "NICs half as fast", replace(world, cluster=slower)
+    slower = each_node(cluster, lambda node: faster_scale_up(node, SLOWER))
+    yield "links within nodes half as fast", replace(world, cluster=slower)
+    rate = cluster.cross_pool_bytes_per_s
+    if rate is not None:
+        slower = replace(cluster, inter_pool_bytes_per_s=rate * SLOWER)
+        yield "links between pools half as fast", replace(world, cluster=slower)
 
 
-def _efficiencies(case: Case) -> Iterator[Point]:
+def _efficiencies(case: Case) -> Iterator[_Named]:
     """Rollout and training slower or faster than predicted, each alone, by the error band of measured steps: both
     together would change no plan."""
     band = case.plan.time_band
@@ -263,7 +253,7 @@ def _efficiencies(case: Case) -> Iterator[Point]:
         for factor in (band.low_ratio, band.high_ratio):
             if factor != 1.0:
                 words = f"{name} takes {factor:.2f} times as long as predicted"
-                yield point(case, words, replace(world, overheads=change(world.overheads, factor)))
+                yield words, replace(world, overheads=change(world.overheads, factor))
 
 
 def _with_rollout(overheads: Overheads, factor: float) -> Overheads:

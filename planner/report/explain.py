@@ -14,7 +14,8 @@ from rich.text import Text
 from planner.domain.plan import Plan
 from planner.explaining.bottleneck import Bottleneck, FullMemory
 from planner.explaining.conflict import Conflict
-from planner.explaining.decisions import Decision, Rival
+from planner.explaining.alone import Rival
+from planner.explaining.decisions import Decision
 from planner.explaining.explanation import Explanation
 from planner.explaining.relaxations import Relaxation, RelaxationKind
 from planner.explaining.remedies import Remedy

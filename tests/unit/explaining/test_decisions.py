@@ -7,8 +7,9 @@ import pytest
 from planner.domain.fixed import FixedField
 from planner.domain.plan import Limits
 from planner.domain.stages import WorkerName
+from planner.explaining.alone import value_of
 from planner.explaining.case import Case, open_case
-from planner.explaining.decisions import APART, GROUPS, ITERATIONS, Decision, decide, fields_of, value_of
+from planner.explaining.decisions import APART, GROUPS, ITERATIONS, Decision, decide, fields_of
 from planner.files.catalog import load_overheads
 from planner.pipeline import estimate, make_plan
 from planner.whatif import fixed_workers
@@ -119,8 +120,8 @@ def test_values_are_written_as_fix_reads_them() -> None:
     case: Case = case_of("dense")
     for worker in case.inputs.graph.workers:
         strategy = case.strategy(worker.name)
-        item = next(i for i in case.outcome.priced if i.worker.name is worker.name)
+        table = case.market.candidates(worker, case.cluster.pools[0], case.inputs)
         for field in fields_of(worker):
             fixed = FixedField(worker=worker.name, field=field, value=value_of(strategy, field))
-            rows = fixed.allows(item.candidates)
-            assert any(item.candidates.row(int(row)) == strategy for row in rows.nonzero()[0])
+            rows = fixed.allows(table)
+            assert any(table.row(int(row)) == strategy for row in rows.nonzero()[0])
