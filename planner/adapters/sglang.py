@@ -8,7 +8,7 @@ from planner.cost.generation import STATIC_TERMS
 from planner.domain.framework_verdict import placed_workers
 from planner.domain.plan import Plan
 from planner.domain.stages import StageName, WorkerName
-from planner.domain.strategy import RolloutStrategy
+from planner.domain.strategy import ExpertExchange, RolloutStrategy
 
 ENGINE_TOKENS = 8192
 """Tokens of one prefill step, as the cost model takes them."""
@@ -28,6 +28,14 @@ def rollout_strategy(plan: Plan) -> RolloutStrategy:
 def max_running_requests(strategy: RolloutStrategy) -> int:
     """SGLang's limit is that of a whole engine, which its attention groups share equally."""
     return strategy.max_num_seqs * strategy.attention_dp
+
+
+def exchange_tokens(strategy: RolloutStrategy) -> int:
+    """Most tokens of a rank in one decode step, which size the buffers of an all-to-all; 0 without one. The ranks of a
+    group divide its tokens before they are sent."""
+    if strategy.exchange is ExpertExchange.GATHER:
+        return 0
+    return math.ceil(strategy.max_num_seqs / strategy.tp)
 
 
 def static_memory_fraction(plan: Plan) -> float:

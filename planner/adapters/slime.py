@@ -14,6 +14,7 @@ from planner.adapters.export import (
 )
 from planner.adapters.flags import FlagSection
 from planner.adapters.roles import Roles
+from planner.adapters.sglang import exchange_tokens
 from planner.adapters.shell import comment, shell_word
 from planner.adapters.slime_config import (
     ROLE_CONFIG,
@@ -107,7 +108,7 @@ TRAIN_DATA=${{TRAIN_DATA:-data/train.jsonl}}
 
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export PYTHONPATH=${{MEGATRON_DIR:-/root/Megatron-LM}}${{PYTHONPATH:+:$PYTHONPATH}}
-cd "$SLIME_DIR"
+{_exchange_environment(roles)}cd "$SLIME_DIR"
 python3 {program(roles)} \\
   {arrays} \\
   --train-env-vars='{{"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}' \\
@@ -156,7 +157,7 @@ def _notes(roles: Roles, rules: FrameworkRules) -> Notes:
             "`PYTHONPATH` when they start. Arguments of the script are further flags and win over those of the plan. "
             "slime ignores flags that it does not know: spell yours with care."
         ),
-        to_do=_to_do(plan.workload),
+        to_do=(*_to_do(plan.workload), *_exchange_to_do(roles)),
         differences=_differences(roles),
     )
 
@@ -177,6 +178,26 @@ def _to_do(workload: Workload) -> tuple[str, ...]:
         f"`{MODEL}` comes from the planner's copy of config.json; slime compares the sizes with `HF_CHECKPOINT` when "
         "it starts, but not the scaling of rotary positions: compare it yourself.",
     )
+
+
+_EXCHANGE_TOKENS = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
+
+
+def _exchange_to_do(roles: Roles) -> tuple[str, ...]:
+    """DeepEP's buffers are sized by an environment variable of the engines (docs/en/examples/glm5.2-744B-A40B.md of
+    slime: it must cover the largest decode batch), 128 by default."""
+    tokens = exchange_tokens(roles.rollout)
+    if not tokens:
+        return ()
+    return (
+        f"`{_EXCHANGE_TOKENS}={tokens}` in the environment of Ray's workers when they start, which the script can set "
+        "on its own node only: rows per expert in the buffers of the all-to-all.",
+    )
+
+
+def _exchange_environment(roles: Roles) -> str:
+    tokens = exchange_tokens(roles.rollout)
+    return f"export {_EXCHANGE_TOKENS}={tokens}\n" if tokens else ""
 
 
 def _differences(roles: Roles) -> tuple[str, ...]:

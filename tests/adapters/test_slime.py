@@ -92,6 +92,22 @@ def test_layout_batches_and_engines(tmp_path: Path) -> None:
     assert (found["update-weight-transport"], found["update-weights-interval"]) == ("nccl", "1")
 
 
+def test_attention_groups_and_the_all_to_all(tmp_path: Path) -> None:
+    found = values(PLANS["attention-dp"], tmp_path)
+    assert found["rollout-num-gpus-per-engine"] == "64"
+    assert (found["sglang-dp-size"], found["sglang-ep-size"]) == ("16", "64")
+    assert "sglang-enable-dp-attention" in found and "sglang-enable-dp-lm-head" in found
+    # SGLang's limit is that of the engine, its graphs and buffers are those of a group and of a rank.
+    assert (found["sglang-max-running-requests"], found["sglang-cuda-graph-max-bs"]) == ("1024", "64")
+    assert (found["sglang-moe-a2a-backend"], found["sglang-deepep-mode"]) == ("deepep", "auto")
+    texts = {file.name: file.text for file in exported_files(PLANS["attention-dp"])}
+    for name in ("run.sh", "README.md"):
+        assert "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=16" in texts[name]
+    gathered = values(PLANS["attention-dp-gather"], tmp_path)
+    assert "sglang-moe-a2a-backend" not in gathered and gathered["sglang-moe-dense-tp-size"] == "1"
+    assert all("DEEPEP" not in file.text for file in exported_files(PLANS["attention-dp-gather"]))
+
+
 def test_budgets_are_those_of_one_context_parallel_rank(tmp_path: Path) -> None:
     found = values(PLANS["context-parallel"], tmp_path)
     assert (found["context-parallel-size"], found["max-tokens-per-gpu"]) == ("4", "2048")
