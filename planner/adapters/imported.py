@@ -34,6 +34,8 @@ class Knob:
     keys: tuple[str, ...]
     divisor_field: str = ""
     """The written number is the field's divided by this one (token budgets per GPU: `cp`)."""
+    factor_fields: tuple[str, ...] = ()
+    """The written number is the field's times these (GPUs of a whole engine: `pp`, `attention_dp`)."""
     words: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """For enumerations: member -> the values of `keys`, in their order. A member without words cannot be written."""
 
@@ -45,6 +47,8 @@ class Knob:
             return tuple(f"{key}={text}" for key, text in zip(self.keys, values, strict=False))
         if self.divisor_field:
             value = -(-value // getattr(strategy, self.divisor_field))
+        for field in self.factor_fields:
+            value *= getattr(strategy, field)
         text = f"{value:g}" if isinstance(value, float) else str(value)
         return tuple(f"{key}={text}" for key in self.keys)
 

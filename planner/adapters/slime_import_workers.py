@@ -241,8 +241,18 @@ def knobs(workers: tuple[FixedWorker, ...], *, is_dynamic: bool) -> tuple[Knob, 
         name = worker.worker
         if name is WorkerName.ROLLOUT_ENGINE:
             found += [
-                Knob(worker=name, field="tp", keys=("--rollout-num-gpus-per-engine",)),
-                Knob(worker=name, field="max_num_seqs", keys=("--sglang-max-running-requests",)),
+                Knob(
+                    worker=name,
+                    field="tp",
+                    keys=("--rollout-num-gpus-per-engine",),
+                    factor_fields=("pp", "attention_dp"),
+                ),
+                Knob(
+                    worker=name,
+                    field="max_num_seqs",
+                    keys=("--sglang-max-running-requests",),
+                    factor_fields=("attention_dp",),
+                ),
             ]
             continue
         keys = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from planner.adapters.findings import Severity
 from planner.adapters.imported import Imported
 from planner.domain.execution import ExecutionMode
 from planner.domain.stages import WorkerName
-from planner.domain.strategy import EngineIdle, Offload, Recompute
+from planner.domain.strategy import EngineIdle, ExpertExchange, Offload, Recompute
 from planner.errors import InvalidInputError
 from tests.adapters.imports import engines, errors, first_gpu, messages, read, setting, trainer
 
@@ -181,3 +182,26 @@ def test_the_model_by_its_shape(tmp_path: Path) -> None:
 def test_other_training_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="supervised fine-tuning, no RL training"):
         start(tmp_path, "--loss-type sft_loss")
+
+
+WIDE = (
+    "--rollout-num-gpus-per-engine 64 --sglang-ep-size 64 --sglang-enable-dp-attention --sglang-dp-size 8 "
+    "--sglang-moe-a2a-backend deepep --sglang-server-concurrency 1024"
+)
+"""The engines of slime's example for DeepSeek-R1 (docs/en/examples/deepseek-r1.md)."""
+
+
+def test_attention_groups_and_how_their_number_is_written(tmp_path: Path) -> None:
+    found = start(tmp_path, WIDE, placement="--colocate")
+    engine = engines(found)
+    assert (engine.num_gpus, engine.tp, engine.attention_dp, engine.ep, engine.pp) == (64, 8, 8, 64, 1)
+    assert engine.exchange is ExpertExchange.ALL_TO_ALL
+    assert engine.max_num_seqs == 128
+    knobs = {knob.field: knob for knob in found.knobs if knob.worker is WorkerName.ROLLOUT_ENGINE}
+    assert knobs["tp"].written(replace(engine, tp=4)) == ("--rollout-num-gpus-per-engine=32",)
+    assert knobs["max_num_seqs"].written(replace(engine, max_num_seqs=64)) == ("--sglang-max-running-requests=512",)
+    # Without the switch SGLang's dp-size is no attention parallelism.
+    plain = engines(start(tmp_path, WIDE.replace("--sglang-enable-dp-attention", ""), placement="--colocate"))
+    assert (plain.tp, plain.attention_dp, plain.exchange) == (64, 1, ExpertExchange.GATHER)
+    wrong = start(tmp_path, WIDE.replace("--sglang-dp-size 8", "--sglang-dp-size 3"), placement="--colocate")
+    assert "3 does not divide the 64 ranks of an engine" in messages(wrong, Severity.ERROR)
