@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import log2
 
 from planner.adapters.imported import Imported, Knob
@@ -17,7 +18,7 @@ from planner.domain.stages import WorkerName, build_graph
 from planner.domain.strategy import EngineIdle, Offload, Recompute, RolloutStrategy, Sharding, Strategy, TrainerStrategy
 from planner.domain.verdict import Misfit, MisfitKind, Verdict
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.files.catalog import load_gpu
+from planner.files.catalog import generic_node, load_node
 from planner.files.framework import load_framework
 from planner.pipeline import FixedPlan, engine_overhead_ratio, make_plan, price_fixed
 from planner.search.space import engine_fractions
@@ -93,7 +94,13 @@ def check(imported: Imported, request: PlanRequest) -> CheckView:
         raise InvalidInputError("a check needs the cluster that the configuration is for", where="--gpus")
     rules = load_framework(imported.framework)
     request = as_run(imported, request)
-    imported = replace(imported, execution=replace(imported.execution, policy=rules.policy))
+    nodes, per_node = imported.node_shape(request.cluster.pools[0].node.gpus_per_node)
+    imported = replace(
+        imported,
+        num_nodes=nodes,
+        gpus_per_node=per_node,
+        execution=replace(imported.execution, policy=rules.policy),
+    )
     best, no_best = _best(imported, request)
     try:
         workers = placed(imported, request)
@@ -139,12 +146,21 @@ def gpus_text(imported: Imported, given: str) -> str:
     """A cluster as `--gpus` takes it: the configuration's size for a bare GPU type, else what was given."""
     if "," in given or re.match(r"\s*\d+\s*x", given):
         return given
+    name = given.strip()
     try:
-        load_gpu(given)
+        nodes, per_node = imported.node_shape(generic_node(name).gpus_per_node)
     except InvalidInputError:
-        # A node type, which has its own number of GPUs (or a name that the reader of --gpus will complain about).
-        return f"{imported.num_nodes}x{given.strip()}"
-    return f"{imported.num_nodes}x{imported.gpus_per_node}x{given.strip()}"
+        return f"{_nodes_of_type(imported, name)}x{name}"
+    return f"{nodes}x{per_node}x{name}"
+
+
+def _nodes_of_type(imported: Imported, name: str) -> int:
+    """Nodes of a type, which has its own number of GPUs; the reader of --gpus complains about an unknown name."""
+    try:
+        per_node = load_node(name).gpus_per_node
+    except InvalidInputError:
+        return imported.num_nodes
+    return imported.node_shape(per_node)[0]
 
 
 def placed(imported: Imported, request: PlanRequest) -> tuple[FixedWorker, ...]:
@@ -163,7 +179,24 @@ def placed(imported: Imported, request: PlanRequest) -> tuple[FixedWorker, ...]:
             f"{pool.num_gpus} GPUs are less than the {last} of the configuration", where="--gpus",
             accepted=f"{imported.num_nodes}x{imported.gpus_per_node}x{pool.node.gpu.id}, or the type alone",
         )  # fmt: skip
-    return tuple(replace(_sized(worker, imported, request), pool=pool.name) for worker in imported.workers)
+    workers = _within_nodes(imported.workers, pool.node.gpus_per_node)
+    return tuple(replace(_sized(worker, imported, request), pool=pool.name) for worker in workers)
+
+
+def _within_nodes(workers: tuple[FixedWorker, ...], gpus_per_node: int) -> tuple[FixedWorker, ...]:
+    """The workers with the largest groups first where a group would otherwise begin within a node and end in another:
+    configurations count GPUs by group, the scheduler sees to it that each finds a place."""
+    groups = {(worker.first_gpu, worker.num_gpus) for worker in workers}
+    ordered = sorted(groups)
+    is_disjoint = all(a[0] + a[1] <= b[0] for a, b in pairwise(ordered))
+    is_cut = any(first % gpus_per_node and first % gpus_per_node + size > gpus_per_node for first, size in groups)
+    if not (is_disjoint and is_cut):
+        return workers
+    begin, place = 0, dict[tuple[int, int], int]()
+    for first, size in sorted(groups, key=lambda group: (-group[1], group[0])):
+        place[first, size] = begin
+        begin += size
+    return tuple(replace(worker, first_gpu=place[worker.first_gpu, worker.num_gpus]) for worker in workers)
 
 
 def _sized(worker: FixedWorker, imported: Imported, request: PlanRequest) -> FixedWorker:

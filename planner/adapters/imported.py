@@ -84,6 +84,20 @@ class Imported:
     unresolved: tuple[str, ...] = ()
     """Names to give with `--set NAME=VALUE`: variables of the script, or keys."""
 
+    node_parts: tuple[tuple[int, int], ...] = ()
+    """(nodes, GPUs of each) of workers that the configuration sizes on their own, where it does not say whether they
+    share nodes: `num_nodes` and `gpus_per_node` then count on nodes of 8 GPUs, `node_shape` on those that are there."""
+
+    def node_shape(self, gpus_per_node: int) -> tuple[int, int]:
+        """Nodes and GPUs per node that the configuration takes on nodes of so many GPUs."""
+        if not self.node_parts:
+            return self.num_nodes, self.gpus_per_node
+        together = sum(size for _, size in self.node_parts)
+        if together <= gpus_per_node:
+            return max(nodes for nodes, _ in self.node_parts), together
+        size = max(size for _, size in self.node_parts)
+        return -(-sum(nodes * part for nodes, part in self.node_parts) // size), size
+
     @property
     def num_gpus(self) -> int:
         return self.num_nodes * self.gpus_per_node

@@ -79,6 +79,7 @@ def read(source: Source) -> Imported:
         spec=plan.spec,
         num_nodes=plan.num_nodes,
         gpus_per_node=plan.gpus_per_node,
+        node_parts=plan.pools.node_parts,
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
         recomputes_old_logprob=not values.flag("algorithm.rollout_correction.bypass_mode"),

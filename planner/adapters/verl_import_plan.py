@@ -212,9 +212,16 @@ def _pools(values: Values, entry: str, mode: str, *, has_reward_model: bool) -> 
     elif entry in ("one_step_off", "fully_async"):
         engine_nodes = values.whole("rollout.nnodes", 1, minimum=1)
         engine_per_node = values.whole("rollout.n_gpus_per_node", 8, minimum=1)
-    reward_gpus = 0
+    reward_nodes = reward_per_node = 0
     if has_reward_model and values.flag(f"{REWARD}.enable_resource_pool"):
-        reward_gpus = values.whole(f"{REWARD}.nnodes", 0) * values.whole(f"{REWARD}.n_gpus_per_node", 8)
+        reward_nodes = values.whole(f"{REWARD}.nnodes", 0)
+        reward_per_node = values.whole(f"{REWARD}.n_gpus_per_node", 8)
+    reward_gpus = reward_nodes * reward_per_node
+    parts = tuple(
+        part
+        for part in ((nodes, per_node), (engine_nodes, engine_per_node), (reward_nodes, reward_per_node))
+        if part[0] * part[1]
+    )
     shares_nodes = bool(engine_nodes) and per_node + engine_per_node <= _DEFAULT_MAX_NODE
     num_gpus = nodes * per_node + engine_nodes * engine_per_node + reward_gpus
     size = per_node + engine_per_node if shares_nodes else max(per_node, engine_per_node)
@@ -227,6 +234,7 @@ def _pools(values: Values, entry: str, mode: str, *, has_reward_model: bool) -> 
         trainer_nodes=nodes,
         engine_nodes=engine_nodes,
         num_nodes=math.ceil(num_gpus / size),
+        node_parts=parts if len(parts) > 1 else (),
     )
 
 

@@ -40,6 +40,8 @@ class Pools:
     trainer_nodes: int
     engine_nodes: int
     num_nodes: int
+    node_parts: tuple[tuple[int, int], ...] = ()
+    """(nodes, GPUs of each) of trainer, engines and reward model where there is more than one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
