@@ -368,7 +368,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
     for item in outcome.priced:
         for reason, count in item.rejected:
             rejected[reason] = rejected.get(reason, 0) + count
-    num_priced = sum(len(item.candidates) for item in outcome.priced)
+    num_priced = sum(item.num_candidates for item in outcome.priced)
     num_kept = sum(len(item.options) for item in outcome.priced)
     num_unfit = sum(
         count for item in outcome.priced for reason, count in item.rejected if reason in PRICED_AND_REJECTED

@@ -5,6 +5,7 @@ A rollout is wake-up, then what `planner.cost.rollout` says about prompts and re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +21,10 @@ from planner.cost.decode import (
 from planner.cost.formats import WeightFormats, uniform
 from planner.cost.offload import host_link_rate
 from planner.cost.rollout import STEADY_BATCHES, batch_rollout, streaming_rollout
-from planner.cost.terms import Terms
+from planner.cost.terms import Terms, total
 from planner.cost.trajectory import TrajectoryTable, trajectory_table
 from planner.cost.worker import EngineJob, Site, StageCost, WorkerCosts
-from planner.domain.hardware import Precision
+from planner.domain.hardware import Gpu, Precision
 from planner.domain.model import Model
 from planner.domain.strategy import (
     ENGINE_IDLES,
@@ -60,8 +61,8 @@ def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts
     requests = np.maximum(job.load.num_sequences / table.num_groups, 1.0)
     in_flight = requests if job.streamed_batches is None else requests * job.streamed_batches
     waiting = in_flight if job.streamed_batches is None else requests * STEADY_BATCHES
-    cache = _cache_need(job, table, memory.kv_cache, waiting, law)
-    slots = np.minimum(np.minimum(cache.max_slots, table.max_num_seqs), in_flight) * table.attention_dp
+    max_slots = _max_slots(job, table, memory.kv_cache, waiting, law)
+    slots = np.minimum(np.minimum(max_slots, table.max_num_seqs), in_flight) * table.attention_dp
     requests = requests * table.attention_dp
 
     sleeps = table.idle == _SLEEPS
@@ -97,11 +98,7 @@ def price_engine(job: EngineJob, table: RolloutTable, site: Site) -> WorkerCosts
         sync_terms_colocated=_sync_terms(job, precision, table, site, memory, is_remote=False),
         sync_terms_disaggregated=_sync_terms(job, precision, table, site, memory, is_remote=True),
         sync_memory_terms=_sync_memory_terms(job, memory, sleeps, site) if job.receives_weights else None,
-        # Streaming engines are never idle, and keep their cache while new weights arrive.
-        is_legal=cache.holds_longest
-        & (memory.kv_cache > 0)
-        & gpu.supports(job.precision)
-        & ~(sleeps & (job.streamed_batches is not None)),
+        is_legal=_is_legal(job, table, memory.kv_cache, gpu),
     )
 
 
@@ -217,18 +214,10 @@ def beside_cache_bytes(job: EngineJob, table: RolloutTable, site: Site) -> Float
     return np.sum([values for name, values in terms.items() if name not in STATIC_TERMS], axis=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CacheNeed:
-    """`max_slots`: sequences that run at a time without overflow; `holds_longest`: one longest sequence fits."""
-
-    max_slots: FloatArray
-    holds_longest: BoolArray
-
-
-def _cache_need(
+def _max_slots(
     job: EngineJob, table: RolloutTable, cache_bytes: FloatArray, requests: FloatArray, law: TrajectoryTable
-) -> _CacheNeed:
-    """Concurrency that the KV cache allows.
+) -> FloatArray:
+    """Sequences that run at a time without overflow of the KV cache, at least one.
 
     Bytes per sequence: full-context layers grow with the context; windowed layers are reserved at their
     window and recurrent layers at their state. Both depend on the layout through TP only; pipeline ranks
@@ -241,19 +230,45 @@ def _cache_need(
     law_of_lengths = job.load.response
     deviation = np.sqrt(max(law_of_lengths.mean_square_tokens - law_of_lengths.mean_tokens**2, 0.0))
     unlucky_tokens = np.sqrt(2.0 * np.log(np.minimum(table.num_groups, job.load.num_sequences))) * deviation
-    longest = float(job.load.prompt_max_tokens + job.load.response.max_tokens)
     max_slots = np.empty_like(requests)
-    holds_longest = np.empty(requests.shape, dtype=np.bool_)
     budget = cache_bytes / _stage_share(job.model, table.pp)
-    for tp in np.unique(table.tp):
-        rows = table.tp == tp
-        per_token, per_sequence = cache_bytes_per_gpu(job.model, float(tp), longest)
+    for rows, per_token, per_sequence in _sequence_bytes(job, table):
         on_average = law.slots_within(requests[rows], budget[rows], per_token, per_sequence)
         kept = budget[rows] - np.sqrt(on_average) * unlucky_tokens[rows] * per_token
         max_slots[rows] = law.slots_within(requests[rows], kept, per_token, per_sequence)
-        holds_longest[rows] = budget[rows] >= per_token * longest + per_sequence
-    whole = np.where(max_slots < requests, np.maximum(np.floor(max_slots), 1.0), requests)
-    return _CacheNeed(max_slots=whole, holds_longest=holds_longest)
+    return np.where(max_slots < requests, np.maximum(np.floor(max_slots), 1.0), requests)
+
+
+def _longest_tokens(job: EngineJob) -> float:
+    return float(job.load.prompt_max_tokens + job.load.response.max_tokens)
+
+
+def _sequence_bytes(job: EngineJob, table: RolloutTable) -> Iterator[tuple[BoolArray, float, float]]:
+    """For each TP degree: the rows that have it, and the cache bytes per token and per sequence on one of its ranks."""
+    for tp in np.unique(table.tp):
+        per_token, per_sequence = cache_bytes_per_gpu(job.model, float(tp), _longest_tokens(job))
+        yield table.tp == tp, per_token, per_sequence
+
+
+def _is_legal(job: EngineJob, table: RolloutTable, cache_bytes: FloatArray, gpu: Gpu) -> BoolArray:
+    """One longest sequence fits in the cache, and the GPU has the precision. Streaming engines are never idle, and
+    keep their cache while new weights arrive."""
+    legal = (cache_bytes > 0) & gpu.supports(job.precision)
+    if job.streamed_batches is not None:
+        legal &= table.idle != _SLEEPS
+    budget = cache_bytes / _stage_share(job.model, table.pp)
+    for rows, per_token, per_sequence in _sequence_bytes(job, table):
+        legal[rows] &= budget[rows] >= per_token * _longest_tokens(job) + per_sequence
+    return legal
+
+
+def engine_peak(job: EngineJob, table: RolloutTable, site: Site) -> tuple[BoolArray, FloatArray]:
+    """(whether a strategy is legal, its GPU memory peak in bytes), each of shape (num_candidates,): what `price_engine`
+    says, without the seconds."""
+    gpu = site.node.gpu
+    precision = job.precision if gpu.supports(job.precision) else Precision.BF16
+    memory = _engine_memory(job, precision, table, site)
+    return _is_legal(job, table, memory.kv_cache, gpu), total(memory.terms())
 
 
 def cache_bytes_per_gpu(model: Model, tp: float, longest_tokens: float) -> tuple[float, float]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 
 from planner.cost import memory
+from planner.cost.batches import Batches, batches_of
 from planner.cost.communication import collective_s, expert_exchange_s, pipeline_slowdown, send_s
 from planner.cost.compute import KernelRates, attention_flop_per_token, kernel_rates
 from planner.cost.data_parallel import data_parallel_s, gather_per_micro_batch_s
@@ -22,6 +22,7 @@ from planner.cost.layout import Layout, layout, model_totals
 from planner.cost.memory import States
 from planner.cost.offload import OffloadFlags, cpu_optimizer_s, host_link_rate, offload_flags, update_swap_bytes
 from planner.cost.terms import Terms
+from planner.cost.training_memory import inference_memory, is_legal, trainer_states, update_memory
 from planner.cost.weight_sync import sync_memory_terms, sync_terms
 from planner.cost.worker import Site, StageCost, TrainerJob, WorkerCosts
 from planner.domain.hardware import CollectiveOp, Precision
@@ -47,7 +48,6 @@ OPTIMIZER_TRAFFIC_BYTES = 30.0
 _ACTIVATION_BYTES = 2.0
 _SELECTIVE_PASSES = 2.0
 """A recomputed element is written once and its input read once."""
-_GREEDY_RESIDUE = 0.5
 _FORWARD_PASS_SHARE = 1.0 / 3.0
 """Share of element-wise traffic that forward causes: a write and a read of six."""
 _TINY = 1e-30
@@ -126,16 +126,6 @@ def _stack(at: Layout, job: TrainerJob, overheads: Overheads) -> _Stack:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batches:
-    """Micro-batches of one pass: `number` per data-parallel rank, of `tokens` each (all CP ranks together)."""
-
-    number: FloatArray
-    tokens: FloatArray
-    excess_ratio: FloatArray
-    """Time of the slowest data-parallel rank over the mean, minus 1."""
-
-
 def price_trainer(job: TrainerJob, table: TrainerTable, site: Site) -> WorkerCosts:
     """Costs of all strategies in `table` for one worker.
 
@@ -145,13 +135,7 @@ def price_trainer(job: TrainerJob, table: TrainerTable, site: Site) -> WorkerCos
     totals = model_totals(job.model, job.has_vocabulary_head)
     at = layout(table, totals, site.node)
     flags = offload_flags(at.offload)
-    is_fp8 = job.precision is Precision.FP8
-    trains = job.train_load is not None
-    states = (
-        memory.training_states(at, flags, lora_rank=job.lora_rank, is_fp8=is_fp8)
-        if trains
-        else memory.frozen_states(at, is_fp8=is_fp8)
-    )
+    states = trainer_states(job, at, flags)
     communicators = memory.communicator_bytes(at, table, site.overheads)
     stages = [
         _inference_stage(job, name, load, table, at, flags, states, communicators, site)
@@ -176,46 +160,7 @@ def price_trainer(job: TrainerJob, table: TrainerTable, site: Site) -> WorkerCos
         sync_terms_colocated=colocated,
         sync_terms_disaggregated=disaggregated,
         sync_memory_terms=sync_memory,
-        is_legal=_is_legal(job, table, at),
-    )
-
-
-def _is_legal(job: TrainerJob, table: TrainerTable, at: Layout) -> BoolArray:
-    """Budgets hold the longest sequence, every rank has a sequence and every pipeline chunk a layer."""
-    legal = table.pp * table.vpp <= at.totals.num_layers
-    for _, load in job.inference_loads:
-        legal = legal & (table.inference_tokens >= load.max_tokens) & (at.dp <= load.num_sequences)
-    if job.train_load is not None:
-        legal = legal & (table.micro_batch_tokens >= job.train_load.max_tokens)
-        legal &= at.dp * float(job.num_optimizer_steps) <= job.train_load.num_sequences
-    return np.asarray(legal, dtype=np.bool_)
-
-
-def _batches(load: TokenLoad, num_steps: int, budget_tokens: FloatArray, dp: FloatArray) -> _Batches:
-    """Micro-batches of one optimizer step (or one inference pass with `num_steps` 1).
-
-    A rank packs its sequences into m = ceil(tokens / budget) micro-batches of equal size. Random assignment of
-    n sequences to each of D ranks leaves the slowest at about 1 + CV sqrt(2 ln D / n) of the mean. Frameworks
-    balance greedily; then the slowest rank is one long sequence, max_tokens / (n mean), or what greedy packing
-    leaves, 1 + 0.5 / n**2 (largest-first packing of clipped lognormal lengths, CV 0.3-1, 8-128 ranks: 0.10-0.19
-    at n = 2, 0.02-0.05 at 4, 0.01 at 8). The smaller of random and balanced counts.
-    """
-    rank_tokens = load.num_tokens / num_steps / dp
-    number = np.maximum(np.ceil(rank_tokens * (1.0 / budget_tokens) - 1e-9), 1.0)
-    variance = max(0.0, load.mean_square_tokens / load.mean_tokens**2 - 1.0)
-    per_sequence_count = load.mean_tokens / rank_tokens
-    most = int(dp.max(initial=1.0))
-    spread = np.zeros(most + 1)
-    spread[2:] = sqrt(2.0 * variance) * np.sqrt(np.log(np.arange(2, most + 1)))
-    random_excess = spread.take(dp.astype(np.intp)) * np.sqrt(per_sequence_count)
-    balanced_excess = np.maximum(
-        load.max_tokens / load.mean_tokens * per_sequence_count - 1.0,
-        _GREEDY_RESIDUE * per_sequence_count * per_sequence_count,
-    )
-    return _Batches(
-        number=number,
-        tokens=rank_tokens / number,
-        excess_ratio=np.minimum(random_excess, balanced_excess),
+        is_legal=is_legal(job, table, at),
     )
 
 
@@ -408,9 +353,8 @@ def _training_stage(
     job: TrainerJob, name: StageName, load: TokenLoad, table: TrainerTable, at: Layout, flags: OffloadFlags,
     states: States, communicators: FloatArray, site: Site,
 ) -> StageCost:  # fmt: skip
-    batches = _batches(load, job.num_optimizer_steps, table.micro_batch_tokens, at.dp)
-    transient = memory.training_transient(at, table, batches.number, site.overheads, is_lora=job.lora_rank is not None)
-    memory_terms, is_step = memory.update_terms(at, states, flags, transient, communicators, site.overheads)
+    batches = batches_of(load, job.num_optimizer_steps, table.micro_batch_tokens, at.dp)
+    memory_terms, is_step = update_memory(job, batches, table, at, flags, states, communicators, site.overheads)
     return StageCost(
         stage=name,
         instant=memory.UPDATE_INSTANTS[0],
@@ -422,7 +366,7 @@ def _training_stage(
 
 
 def _training_terms(
-    job: TrainerJob, load: TokenLoad, batches: _Batches, table: TrainerTable, at: Layout, flags: OffloadFlags,
+    job: TrainerJob, load: TokenLoad, batches: Batches, table: TrainerTable, at: Layout, flags: OffloadFlags,
     states: States, site: Site,
 ) -> Terms:  # fmt: skip
     """Seconds of all optimizer steps of all epochs, by term."""
@@ -591,7 +535,7 @@ def _inference_stage(
 ) -> StageCost:  # fmt: skip
     """A forward-only pass over all sequences once: log-probs, values or rewards."""
     node, overheads = site.node, site.overheads
-    batches = _batches(load, 1, table.inference_tokens, at.dp)
+    batches = batches_of(load, 1, table.inference_tokens, at.dp)
     stack = _stack(at, job, overheads)
     one = _forward(
         job,
@@ -644,22 +588,14 @@ def _inference_stage(
         "reload": reload,
         "switch": overheads.stage_switch_s + overheads.swap_transition_s * flags.weights,
     }
-    transient = memory.inference_transient(at, table, overheads)
-    memory_terms = memory.stage_terms(
-        states.weights,
-        states.gradients * (1.0 - flags.gradients),
-        states.optimizer * (1.0 - flags.optimizer),
-        transient,
-        communicators,
-        overheads,
-    )
+    memory_terms, is_at_head = inference_memory(table, at, flags, states, communicators, overheads)
     return StageCost(
         stage=name,
         instant=memory.FORWARD_INSTANTS[0],
         time_terms=time_terms,
         memory_terms=memory_terms,
         instants=memory.FORWARD_INSTANTS,
-        instant_index=transient.is_at_head,
+        instant_index=is_at_head,
     )
 
 

@@ -128,7 +128,7 @@ def compare(
         description="the plan, with a proof",
         found_after_s=outcome.first_s,
         took_s=outcome.result.time_s,
-        evaluations=sum(len(item.candidates) for item in outcome.priced),
+        evaluations=sum(item.num_candidates for item in outcome.priced),
     )
     return Comparison(
         limits=limits,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -31,26 +32,153 @@ RolloutFilter = Callable[[RolloutTable], tuple[tuple[str, BoolArray], ...]]
 """Reasons with the rows that they reject (framework rules)."""
 
 
+Table = TypeVar("Table", TrainerTable, RolloutTable)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerCandidates:
+class Candidates(Generic[Table]):
     """Legal strategies, and how many were rejected for which reason."""
 
-    table: TrainerTable
+    table: Table
     rejected: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutCandidates:
-    """Legal strategies, and how many were rejected for which reason."""
+class _Block:
+    """Layouts with the same inner choices."""
 
-    table: RolloutTable
+    rows: IntArray
+    """Of the table of layouts."""
+    choices: tuple[FloatArray, ...]
+    """A column for each inner field, shape (num_choices,)."""
+    least_of: IntArray
+    """The choice with the same technique that needs least memory, shape (num_choices,)."""
+
+    @property
+    def is_least(self) -> BoolArray:
+        return np.asarray(self.least_of == np.arange(self.least_of.size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts(Generic[Table]):
+    """Legal degrees of a worker on every number of GPUs, to be crossed with inner choices: budgets and techniques."""
+
+    table: Table
+    """Inner fields are placeholders."""
+    inner: tuple[str, ...]
+    blocks: tuple[_Block, ...]
     rejected: tuple[tuple[str, int], ...]
+
+    def whole(self) -> Table:
+        """Every layout with every inner choice."""
+        wide = [(block.rows, block.choices) for block in self.blocks]
+        columns = {
+            name: _spread([(column[rows], choices[0].size) for rows, choices in wide])
+            for name, column in self._outer().items()
+        }
+        for i, name in enumerate(self.inner):
+            columns[name] = _tiled([(choices[i], rows.size) for rows, choices in wide])
+        return replace(self.table, **{name: sealed(column) for name, column in columns.items()})
+
+    def least(self) -> Table:
+        """Every layout with, of each technique, the inner choice that needs least memory."""
+        return self._crossed([np.broadcast_to(b.is_least, (b.rows.size, b.least_of.size)) for b in self.blocks])
+
+    def fitting(self, fits: BoolArray) -> Table:
+        """As `whole`, without the choices whose technique does not fit even with least memory; `fits` is about the
+        rows of `least`. Of a layout that fits with no technique these rows stay: there is something to say of them."""
+        if fits.all():
+            return self.whole()
+        keeps = []
+        for block, fit in self._by_block(fits):
+            ranks = np.cumsum(block.is_least) - 1
+            is_hopeless = ~fit.any(axis=1, keepdims=True)
+            keeps.append(fit[:, ranks[block.least_of]] | (is_hopeless & block.is_least))
+        return self._crossed(keeps)
+
+    def num_left_out(self, fits: BoolArray) -> IntArray:
+        """Combinations that `fitting` does not build, by the row of `least` that stands for them."""
+        counts = []
+        for block, fit in self._by_block(fits):
+            alike = np.bincount(block.least_of, minlength=block.least_of.size)[block.is_least]
+            is_hopeless = ~fit.any(axis=1, keepdims=True)
+            counts.append((~fit * (alike - is_hopeless)).ravel())
+        return np.concatenate(counts)
+
+    def _by_block(self, fits: BoolArray) -> Iterator[tuple[_Block, BoolArray]]:
+        start = 0
+        for block in self.blocks:
+            shape = (block.rows.size, int(np.count_nonzero(block.is_least)))
+            stop = start + shape[0] * shape[1]
+            yield block, fits[start:stop].reshape(shape)
+            start = stop
+
+    def _crossed(self, keeps: Sequence[BoolArray]) -> Table:
+        """The combinations that are True, shape (num_rows, num_choices) for each block."""
+        flat = [np.flatnonzero(keep) for keep in keeps]
+        sizes = [max(1, block.least_of.size) for block in self.blocks]
+        owner = np.concatenate(
+            [block.rows[at // size] for block, at, size in zip(self.blocks, flat, sizes, strict=True)]
+        )
+        columns = {name: column[owner] for name, column in self._outer().items()}
+        for i, name in enumerate(self.inner):
+            columns[name] = np.concatenate(
+                [block.choices[i][at % size] for block, at, size in zip(self.blocks, flat, sizes, strict=True)]
+            )
+        return replace(self.table, **{name: sealed(column) for name, column in columns.items()})
+
+    def _outer(self) -> dict[str, FloatArray]:
+        return {f.name: getattr(self.table, f.name) for f in fields(self.table) if f.name not in self.inner}
 
 
 def _product(*axes: tuple[float, ...]) -> tuple[FloatArray, ...]:
     """Columns of the Cartesian product, last axis fastest."""
     grids = np.meshgrid(*[np.asarray(axis, dtype=np.float64) for axis in axes], indexing="ij")
     return tuple(grid.ravel() for grid in grids)
+
+
+def trainer_layouts(
+    facts: TrainerFacts, *, max_tokens: int, num_nodes: int, coverage: space.Coverage = space.WHOLE
+) -> Layouts[TrainerTable]:
+    """All legal degrees and shardings of a training or forward-only worker on `num_nodes` nodes.
+
+    They are filtered before they are crossed with budgets, recomputation and offload, so that most illegal
+    combinations are never built; a rejected layout counts with all its combinations.
+    """
+    # A budget is legal for every layout of its cp, so each cp has its own set of inner choices.
+    inner = {cp: _inner_choices(facts, max_tokens, cp, coverage) for cp in space.CP_DEGREES}
+    sizes = np.array(space.SizeGrid.of(facts.node, num_nodes, coverage).sizes, dtype=np.float64)
+    rejected: dict[str, int] = {rule.reason: 0 for rule in TRAINER_RULES}
+    degrees = _legal_degrees(_degrees(facts), facts, sizes, inner, rejected)
+    legal = _joined([_legal_layouts(_on_size(degrees, size, facts), facts, inner, rejected) for size in sizes.tolist()])
+    blocks = [
+        _Block(rows=np.flatnonzero(legal.cp == cp), choices=choices, least_of=_least_tokens(choices))
+        for cp, choices in inner.items()
+    ]
+    return Layouts(
+        table=legal,
+        inner=_TRAINER_INNER,
+        blocks=tuple(blocks),
+        rejected=tuple((reason, count) for reason, count in rejected.items() if count),
+    )
+
+
+_TRAINER_INNER = ("micro_batch_tokens", "inference_tokens", "recompute", "offload")
+
+
+def _least_tokens(choices: tuple[FloatArray, ...]) -> IntArray:
+    """For each choice the one with the same recomputation and offload and the smallest budgets: smaller ones never
+    need more memory."""
+    micro, inference, recompute, offload = choices
+    return _least_alike(np.vstack((recompute, offload)), np.vstack((micro, inference)))
+
+
+def _least_alike(technique: FloatArray, tokens: FloatArray) -> IntArray:
+    """For each column the one with equal `technique` and the smallest `tokens`; its tokens are smallest in all rows."""
+    order = np.lexsort(tokens[::-1])
+    _, alike = np.unique(technique, axis=1, return_inverse=True)
+    first = {int(alike[i]): int(i) for i in order[::-1]}
+    return np.array([first[int(kind)] for kind in alike], dtype=np.int64)
 
 
 def enumerate_trainer(
@@ -60,27 +188,25 @@ def enumerate_trainer(
     num_nodes: int,
     framework: TrainerFilter | None = None,
     coverage: space.Coverage = space.WHOLE,
-) -> TrainerCandidates:
-    """All legal strategies of a training or forward-only worker on `num_nodes` nodes.
+) -> Candidates[TrainerTable]:
+    """All legal strategies of a training or forward-only worker on `num_nodes` nodes."""
+    layouts = trainer_layouts(facts, max_tokens=max_tokens, num_nodes=num_nodes, coverage=coverage)
+    return filtered(layouts.whole(), layouts.rejected, framework)
 
-    Layouts (degrees and sharding) are filtered first and then crossed with budgets, recomputation and
-    offload, so that most illegal combinations are never built; a rejected layout counts with all its
-    combinations.
-    """
-    # A budget is legal for every layout of its cp, so each cp has its own set of inner choices.
-    inner = {cp: _inner_choices(facts, max_tokens, cp, coverage) for cp in space.CP_DEGREES}
-    sizes = np.array(space.SizeGrid.of(facts.node, num_nodes, coverage).sizes, dtype=np.float64)
-    rejected: dict[str, int] = {rule.reason: 0 for rule in TRAINER_RULES}
-    degrees = _legal_degrees(_degrees(facts), facts, sizes, inner, rejected)
-    legal = [_legal_layouts(_on_size(degrees, size, facts), facts, inner, rejected) for size in sizes.tolist()]
-    rejected = {reason: count for reason, count in rejected.items() if count}
-    table = _cross(_joined(legal), inner)
-    if framework is not None:
-        keep = np.full(len(table), True)
-        for reason, rejects in framework(table):
-            keep = _apply(reason, ~rejects, keep, np.ones(len(table)), rejected)
-        table = table.take(np.flatnonzero(keep))
-    return TrainerCandidates(table=table, rejected=tuple(rejected.items()))
+
+def filtered(
+    table: Table,
+    rejected: tuple[tuple[str, int], ...],
+    framework: Callable[[Table], tuple[tuple[str, BoolArray], ...]] | None,
+) -> Candidates[Table]:
+    """Candidates without those that a framework rejects, which are counted under its reasons."""
+    if framework is None:
+        return Candidates(table=table, rejected=rejected)
+    counts = dict(rejected)
+    keep = np.full(len(table), True)
+    for reason, rejects in framework(table):
+        keep = _apply(reason, ~rejects, keep, np.ones(len(table)), counts)
+    return Candidates(table=table.take(np.flatnonzero(keep)), rejected=tuple(counts.items()))
 
 
 def _apply(
@@ -215,23 +341,6 @@ def _inner_choices(
     return micro, micro * factor, recompute, offload
 
 
-def _cross(layouts: TrainerTable, inner: dict[int, tuple[FloatArray, ...]]) -> TrainerTable:
-    """Every layout with every inner choice of its CP degree."""
-    blocks = [(np.flatnonzero(layouts.cp == cp), choices) for cp, choices in inner.items()]
-    columns = {
-        f.name: [(getattr(layouts, f.name)[rows], choices[0].shape[0]) for rows, choices in blocks]
-        for f in fields(TrainerTable)
-        if f.name not in _INNER
-    }
-    crossed = {name: sealed(_spread(parts)) for name, parts in columns.items()}
-    for i, name in enumerate(_INNER):
-        crossed[name] = sealed(_tiled([(choices[i], len(rows)) for rows, choices in blocks]))
-    return TrainerTable(**crossed)
-
-
-_INNER = ("micro_batch_tokens", "inference_tokens", "recompute", "offload")
-
-
 def _spread(parts: Sequence[tuple[FloatArray, int]]) -> FloatArray:
     """Each value of each part so many times. Written once: whole tables do not fit in any cache."""
     result = np.empty(sum(len(values) * width for values, width in parts))
@@ -254,6 +363,37 @@ def _tiled(parts: Sequence[tuple[FloatArray, int]]) -> FloatArray:
     return result
 
 
+def engine_layouts(
+    facts: RolloutFacts,
+    *,
+    num_nodes: int,
+    memory_margin_ratio: float,
+    can_sleep: bool,
+    coverage: space.Coverage = space.WHOLE,
+) -> Layouts[RolloutTable]:
+    """All legal degrees of a generation engine on `num_nodes` nodes.
+
+    `can_sleep` is False for engines whose weights no sync brings back (a judge).
+    """
+    idles = tuple(float(i) for i, idle in enumerate(ENGINE_IDLES) if can_sleep or idle is ENGINE_IDLES[0])
+    choices = _product(space.engine_fractions(memory_margin_ratio, coverage), coverage.max_num_seqs, idles)
+    layouts = _engine_layouts(facts, num_nodes, coverage)
+    rejected: dict[str, int] = {}
+    for rule in ROLLOUT_RULES:
+        allowed = rule.allows(layouts, facts)
+        count = int(np.count_nonzero(~allowed)) * len(choices[0])
+        if count:
+            rejected[rule.reason] = rejected.get(rule.reason, 0) + count
+        layouts = layouts.take(allowed)
+    # Fewer sequences never need more memory; a larger share has more to give, and less to leave for others.
+    least_of = _least_alike(np.vstack((choices[0], choices[2])), choices[1][None, :])
+    block = _Block(rows=np.arange(len(layouts)), choices=choices, least_of=least_of)
+    return Layouts(table=layouts, inner=_ENGINE_INNER, blocks=(block,), rejected=tuple(rejected.items()))
+
+
+_ENGINE_INNER = ("engine_fraction", "max_num_seqs", "idle")
+
+
 def enumerate_rollout(
     facts: RolloutFacts,
     *,
@@ -262,32 +402,20 @@ def enumerate_rollout(
     can_sleep: bool,
     framework: RolloutFilter | None = None,
     coverage: space.Coverage = space.WHOLE,
-) -> RolloutCandidates:
-    """All legal strategies of a generation engine on `num_nodes` nodes.
-
-    `can_sleep` is False for engines whose weights no sync brings back (a judge).
-    """
-    idles = tuple(float(i) for i, idle in enumerate(ENGINE_IDLES) if can_sleep or idle is ENGINE_IDLES[0])
-    inner = _product(space.engine_fractions(memory_margin_ratio, coverage), coverage.max_num_seqs, idles)
-    layouts = _engine_layouts(facts, num_nodes, coverage)
-    rejected: dict[str, int] = {}
-    for rule in ROLLOUT_RULES:
-        allowed = rule.allows(layouts, facts)
-        count = int(np.count_nonzero(~allowed)) * len(inner[0])
-        if count:
-            rejected[rule.reason] = rejected.get(rule.reason, 0) + count
-        layouts = layouts.take(allowed)
-    table = _cross_engines(layouts, inner)
-    if framework is not None:
-        keep = np.full(len(table), True)
-        for reason, rejects in framework(table):
-            keep = _apply(reason, ~rejects, keep, np.ones(len(table)), rejected)
-        table = table.take(np.flatnonzero(keep))
-    return RolloutCandidates(table=table, rejected=tuple(rejected.items()))
+) -> Candidates[RolloutTable]:
+    """All legal strategies of a generation engine on `num_nodes` nodes, as `engine_layouts`."""
+    layouts = engine_layouts(
+        facts,
+        num_nodes=num_nodes,
+        memory_margin_ratio=memory_margin_ratio,
+        can_sleep=can_sleep,
+        coverage=coverage,
+    )
+    return filtered(layouts.whole(), layouts.rejected, framework)
 
 
 def _engine_layouts(facts: RolloutFacts, num_nodes: int, coverage: space.Coverage) -> RolloutTable:
-    """Unfiltered degrees on every number of GPUs; inner choices are placeholders until `_cross_engines`."""
+    """Unfiltered degrees on every number of GPUs; inner choices are placeholders."""
     model = facts.model
     layouts = np.array(space.engine_layouts(model, facts.node), dtype=np.float64)
     sizes = np.asarray(space.SizeGrid.of(facts.node, num_nodes, coverage).sizes, dtype=np.float64)
@@ -303,17 +431,6 @@ def _engine_layouts(facts: RolloutFacts, num_nodes: int, coverage: space.Coverag
         engine_fraction=placeholder, max_num_seqs=placeholder, idle=placeholder,
         attention_dp=sealed(attention_dp), exchange=sealed(exchange),
     )  # fmt: skip
-
-
-def _cross_engines(layouts: RolloutTable, inner: tuple[FloatArray, ...]) -> RolloutTable:
-    """Every layout with every engine fraction, number of sequences and state while others run."""
-    num, width = len(layouts), len(inner[0])
-    names = ("engine_fraction", "max_num_seqs", "idle")
-    columns = {f.name: getattr(layouts, f.name) for f in fields(RolloutTable) if f.name not in names}
-    crossed = {name: sealed(_spread([(column, width)])) for name, column in columns.items()}
-    for name, choice in zip(names, inner, strict=True):
-        crossed[name] = sealed(_tiled([(choice, num)]))
-    return RolloutTable(**crossed)
 
 
 def chunks(table_length: int, size: int = 16384) -> Iterator[slice]:

@@ -34,9 +34,6 @@ class OptionCounts:
     num_gpu_memory: int
     """Do not fit even alone."""
     num_host_ram: int
-    min_active_bytes: float
-    """Smallest GPU memory peak of a legal candidate; infinite if there is none."""
-    min_host_bytes: float
 
 
 def build_options(
@@ -100,8 +97,6 @@ def build_options(
         num_illegal=int(np.count_nonzero(~legal)),
         num_gpu_memory=int(np.count_nonzero(legal & ~fits_gpu)),
         num_host_ram=int(np.count_nonzero(legal & fits_gpu & ~fits_host)),
-        min_active_bytes=float(np.min(np.maximum(active, sync)[legal], initial=np.inf)),
-        min_host_bytes=float(np.min(host[legal], initial=np.inf)),
     )
     return table, counts
 

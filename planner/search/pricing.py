@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from planner.cost.generation import price_engine
+from planner.cost.generation import engine_peak, price_engine
 from planner.cost.jobs import engine_job, trainer_job
 from planner.cost.step_losses import with_step_losses
 from planner.cost.terms import Terms
 from planner.cost.training import price_trainer
+from planner.cost.training_memory import trainer_peak
 from planner.cost.trunk import weight_copy_bytes, within_trunk
 from planner.cost.work_bound import peak_flop_per_s
 from planner.cost.worker import Site, WorkerCosts
@@ -31,6 +33,7 @@ from planner.domain.overheads import Overheads
 from planner.domain.stages import ROLLOUT_ENGINES, ROLLOUTS, StageGraph, StageKind, Worker, WorkerName
 from planner.domain.strategy import (
     BoolArray,
+    FloatArray,
     IntArray,
     RolloutStrategy,
     RolloutTable,
@@ -39,11 +42,11 @@ from planner.domain.strategy import (
     TrainerTable,
 )
 from planner.domain.workload import Workload
-from planner.search.candidates import chunks, enumerate_rollout, enumerate_trainer
+from planner.search.candidates import Layouts, chunks, engine_layouts, filtered, trainer_layouts
 from planner.search.clock import Clock
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
 from planner.search.options import OptionCounts, build_options, merge, prune, prune_alone, prune_within
-from planner.search.problem import OptionTable, SearchPool
+from planner.search.problem import SLACK_BYTES, OptionTable, SearchPool
 from planner.search.space import WHOLE, Coverage
 from planner.search.timing import moments_of
 
@@ -74,18 +77,18 @@ class PricingInputs:
 class PricedWorker:
     """The pruned options of one worker on one pool, and what became of all candidates.
 
-    `OptionTable.row` indexes `candidates`.
+    `OptionTable.row` indexes `candidates`, which hold every strategy of the layouts that fit with some budget and
+    technique, and those with least memory of the others; `candidates_of` gives all.
     """
 
     worker: Worker
     pool: Pool
     candidates: StrategyTable
+    num_candidates: int
+    """Of all layouts."""
     options: OptionTable
     rejected: tuple[tuple[str, int], ...]
     """Legality and framework rules, then memory, by reason."""
-    min_active_bytes: float
-    """Smallest GPU memory peak of any legal candidate; infinite if none is legal."""
-    min_host_bytes: float
 
     def strategy(self, option: int) -> Strategy:
         """The strategy behind an option index."""
@@ -134,41 +137,29 @@ def price_table(worker: Worker, table: StrategyTable, site: Site, inputs: Pricin
 def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock | None = None) -> PricedWorker:
     """Enumerate, price in cache-sized chunks, drop what does not fit alone, and prune what is dominated.
 
-    NoPlanFoundError when the time of `clock` is over first.
+    A technique that does not fit a layout even with the smallest budgets is counted as unfit with all others, which are
+    never built. NoPlanFoundError when the time of `clock` is over first.
     """
-    candidates, rejected = _enumerate(worker, pool, inputs)
-    is_engine = worker.kind is StageKind.GENERATION
-    precision = inputs.workload.rollout_precision if is_engine else inputs.workload.train_precision
-    if not pool.node.gpu.supports(precision):
-        return _without_options(worker, pool, candidates, inputs, f"{pool.node.gpu.name} has no {precision.value}")
-    site, limits = site_of(pool, inputs), search_pool(pool, inputs)
+    layouts = _layouts(worker, pool, inputs)
+    if not pool.node.gpu.supports(_precision(worker, inputs)):
+        return _without_options(worker, pool, layouts.whole(), inputs)
+    fits, unbuilt = _fits(worker, pool, inputs, layouts, clock)
+    candidates, rejected = _allowed(worker, pool, inputs, layouts.fitting(fits), layouts.rejected)
     tables: list[OptionTable] = []
     counts: list[OptionCounts] = []
     for rows in chunks(len(candidates)):
         if clock is not None:
             clock.check()
-        chunk = candidates.take(rows)
-        costs = price_table(worker, chunk, site, inputs)
-        across = cross_pool_sync(worker, pool, chunk, inputs)
-        options, count = build_options(
-            costs,
-            limits,
-            first_row=rows.start,
-            cross_pool_sync=across,
-            whole_groups=not inputs.across_sizes,
-            moments=moments_of(inputs.execution, worker),
-            num_sequences=inputs.workload.num_samples,
-        )
+        options, count = _options(worker, pool, inputs, candidates.take(rows), first_row=rows.start)
         tables.append(_prune(options, candidates, worker, inputs))
         counts.append(count)
     if not tables:
-        costs = price_table(worker, candidates, site, inputs)
-        options, count = build_options(costs, limits, moments=moments_of(inputs.execution, worker))
+        options, count = _options(worker, pool, inputs, candidates)
         tables, counts = [options], [count]
     by_reason = dict(rejected)
     unfit = (
-        sum(c.num_illegal for c in counts),
-        sum(c.num_gpu_memory for c in counts),
+        sum(c.num_illegal for c in counts) + unbuilt[0],
+        sum(c.num_gpu_memory for c in counts) + unbuilt[1],
         sum(c.num_host_ram for c in counts),
     )
     for reason, number in zip(PRICED_AND_REJECTED, unfit, strict=True):
@@ -178,17 +169,59 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock
         worker=worker,
         pool=pool,
         candidates=candidates,
+        num_candidates=len(candidates) + sum(unbuilt),
         options=_prune(merge(tables), candidates, worker, inputs),
         rejected=tuple(by_reason.items()),
-        min_active_bytes=min(c.min_active_bytes for c in counts),
-        min_host_bytes=min(c.min_host_bytes for c in counts),
     )
 
 
-def _without_options(
-    worker: Worker, pool: Pool, candidates: StrategyTable, inputs: PricingInputs, reason: str
-) -> PricedWorker:
+def _options(
+    worker: Worker, pool: Pool, inputs: PricingInputs, table: StrategyTable, *, first_row: int = 0
+) -> tuple[OptionTable, OptionCounts]:
+    """The strategies of `table` that fit alone, unpruned; option rows count from `first_row`."""
+    return build_options(
+        price_table(worker, table, site_of(pool, inputs), inputs),
+        search_pool(pool, inputs),
+        first_row=first_row,
+        cross_pool_sync=cross_pool_sync(worker, pool, table, inputs),
+        whole_groups=not inputs.across_sizes,
+        moments=moments_of(inputs.execution, worker),
+        num_sequences=inputs.workload.num_samples,
+    )
+
+
+def _fits(
+    worker: Worker,
+    pool: Pool,
+    inputs: PricingInputs,
+    layouts: Layouts[TrainerTable] | Layouts[RolloutTable],
+    clock: Clock | None,
+) -> tuple[BoolArray, tuple[int, int]]:
+    """(which rows of `Layouts.least` fit alone; of the combinations that are therefore not built, how many cannot run,
+    and how many need too much GPU memory)."""
+    least = layouts.least()
+    site = site_of(pool, inputs)
+    legal = np.empty(len(least), dtype=np.bool_)
+    peak = np.empty(len(least))
+    for rows in chunks(len(least)):
+        if clock is not None:
+            clock.check()
+        legal[rows], peak[rows] = _peak(worker, least.take(rows), site, inputs)
+    fits = legal & (peak <= site.usable_bytes + SLACK_BYTES)
+    left_out = layouts.num_left_out(fits)
+    return fits, (int(left_out[~legal].sum()), int(left_out[legal].sum()))
+
+
+def _peak(worker: Worker, table: StrategyTable, site: Site, inputs: PricingInputs) -> tuple[BoolArray, FloatArray]:
+    """(whether a strategy is legal, its GPU memory peak in bytes), as pricing says, each of shape (num_candidates,)."""
+    if isinstance(table, RolloutTable):
+        return engine_peak(engine_job(inputs.workload, worker, inputs.execution), table, site)
+    return trainer_peak(trainer_job(inputs.workload, inputs.graph, worker), table, site)
+
+
+def _without_options(worker: Worker, pool: Pool, candidates: StrategyTable, inputs: PricingInputs) -> PricedWorker:
     """A worker that cannot run on the GPUs of a pool at all."""
+    reason = f"{pool.node.gpu.name} has no {_precision(worker, inputs).value}"
     none = np.zeros(0)
     rows = np.zeros(0, dtype=np.int64)
     moments = moments_of(inputs.execution, worker)
@@ -200,9 +233,14 @@ def _without_options(
         moments=moments, moment_s=np.zeros((len(moments), 0)),
     )  # fmt: skip
     return PricedWorker(
-        worker=worker, pool=pool, candidates=candidates.take(rows), options=options,
-        rejected=((reason, len(candidates)),), min_active_bytes=np.inf, min_host_bytes=np.inf,
+        worker=worker, pool=pool, candidates=candidates.take(rows), num_candidates=0, options=options,
+        rejected=((reason, len(candidates)),),
     )  # fmt: skip
+
+
+def _precision(worker: Worker, inputs: PricingInputs) -> Precision:
+    is_engine = worker.kind is StageKind.GENERATION
+    return inputs.workload.rollout_precision if is_engine else inputs.workload.train_precision
 
 
 def without_moments(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
@@ -322,9 +360,47 @@ def _trainer_facts(worker: Worker, pool: Pool, inputs: PricingInputs) -> Trainer
     )
 
 
-def _enumerate(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
-    """Candidates of a worker, without those that differ from what the user fixed; rejections by reason."""
-    table, rejected = _candidates(worker, pool, inputs)
+def candidates_of(worker: Worker, pool: Pool, inputs: PricingInputs) -> StrategyTable:
+    """All candidates of a worker: none where the GPUs of the pool lack the number format."""
+    layouts = _layouts(worker, pool, inputs)
+    table, _ = _allowed(worker, pool, inputs, layouts.whole(), layouts.rejected)
+    return table if pool.node.gpu.supports(_precision(worker, inputs)) else table.take(np.zeros(0, dtype=np.int64))
+
+
+def _layouts(worker: Worker, pool: Pool, inputs: PricingInputs) -> Layouts[TrainerTable] | Layouts[RolloutTable]:
+    """Legal degrees of a worker, before frameworks and the user are asked."""
+    workload = inputs.workload
+    if worker.kind is StageKind.GENERATION:
+        return engine_layouts(
+            _rollout_facts(worker, pool, inputs),
+            num_nodes=pool.num_nodes,
+            memory_margin_ratio=workload.memory_margin_ratio,
+            can_sleep=engine_job(workload, worker).receives_weights,
+            coverage=inputs.coverage,
+        )
+    return trainer_layouts(
+        _trainer_facts(worker, pool, inputs),
+        max_tokens=workload.max_tokens,
+        num_nodes=pool.num_nodes,
+        coverage=inputs.coverage,
+    )
+
+
+def _allowed(
+    worker: Worker, pool: Pool, inputs: PricingInputs, table: StrategyTable, rejected: tuple[tuple[str, int], ...]
+) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
+    """Candidates that the framework can run and that have what the user fixed; rejections by reason."""
+    if isinstance(table, RolloutTable):
+        engines = filtered(table, rejected, None if inputs.rules is None else partial(_engine_reasons, inputs))
+        table, rejected = engines.table, engines.rejected
+    else:
+        trains = worker.kind is StageKind.TRAINING
+        trainers = filtered(
+            table, rejected, None if inputs.rules is None else partial(_trainer_reasons, worker, inputs)
+        )
+        table, rejected = trainers.table, trainers.rejected
+        if inputs.rules is not None:
+            table = rounded_budgets(inputs.rules, table, trains=trains, worker=worker.name, model=worker.model)
     for item in inputs.fixed:
         if item.worker is worker.name:
             kept = np.flatnonzero(item.allows(table))
@@ -333,45 +409,13 @@ def _enumerate(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[Strat
     return table, rejected
 
 
-def candidates_of(worker: Worker, pool: Pool, inputs: PricingInputs) -> StrategyTable:
-    """The candidates that `price_worker` prices: none where the GPUs of the pool lack the number format."""
-    table, _ = _enumerate(worker, pool, inputs)
-    is_engine = worker.kind is StageKind.GENERATION
-    precision = inputs.workload.rollout_precision if is_engine else inputs.workload.train_precision
-    return table if pool.node.gpu.supports(precision) else table.take(np.zeros(0, dtype=np.int64))
+def _engine_reasons(inputs: PricingInputs, table: RolloutTable) -> tuple[tuple[str, BoolArray], ...]:
+    assert inputs.rules is not None
+    return rollout_rejections(inputs.rules, table, overlaps=inputs.execution.is_asynchronous)
 
 
-def _candidates(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[StrategyTable, tuple[tuple[str, int], ...]]:
-    workload, rules = inputs.workload, inputs.rules
-    if worker.kind is StageKind.GENERATION:
-        rollout = enumerate_rollout(
-            _rollout_facts(worker, pool, inputs),
-            num_nodes=pool.num_nodes,
-            memory_margin_ratio=workload.memory_margin_ratio,
-            can_sleep=engine_job(workload, worker).receives_weights,
-            framework=(
-                None
-                if rules is None
-                else lambda table: rollout_rejections(rules, table, overlaps=inputs.execution.is_asynchronous)
-            ),
-        )
-        return rollout.table, rollout.rejected
-    facts = _trainer_facts(worker, pool, inputs)
-
-    def reject(table: TrainerTable) -> tuple[tuple[str, BoolArray], ...]:
-        if rules is None:
-            return ()
-        found = trainer_rejections(rules, table, trains=facts.trains, worker=worker.name, model=worker.model)
-        return (*found, *budget_rejections(rules, table, worker.name))
-
-    trainer = enumerate_trainer(
-        facts,
-        max_tokens=workload.max_tokens,
-        num_nodes=pool.num_nodes,
-        framework=reject,
-        coverage=inputs.coverage,
-    )
-    if rules is None:
-        return trainer.table, trainer.rejected
-    table = rounded_budgets(rules, trainer.table, trains=facts.trains, worker=worker.name, model=worker.model)
-    return table, trainer.rejected
+def _trainer_reasons(worker: Worker, inputs: PricingInputs, table: TrainerTable) -> tuple[tuple[str, BoolArray], ...]:
+    assert inputs.rules is not None
+    trains = worker.kind is StageKind.TRAINING
+    found = trainer_rejections(inputs.rules, table, trains=trains, worker=worker.name, model=worker.model)
+    return (*found, *budget_rejections(inputs.rules, table, worker.name))
