@@ -224,7 +224,7 @@ def _best(imported: Imported, request: PlanRequest) -> tuple[Plan | None, str]:
         num_alternatives=0,
     )
     try:
-        return make_plan(replace(request, limits=limits)), ""
+        return make_plan(replace(request, limits=limits), with_unrestricted=False), ""
     except (InfeasibleError, NoPlanFoundError) as error:
         return None, str(error)
 

@@ -83,15 +83,17 @@ class Planned:
     rules: FrameworkRules | None
 
 
-def make_plan(request: PlanRequest) -> Plan:
+def make_plan(request: PlanRequest, *, with_unrestricted: bool = True) -> Plan:
     """The best plan of the declared space, with its proof.
 
-    Raises InfeasibleError when nothing fits and NoPlanFoundError when the time limit ends the search first.
+    `with_unrestricted` adds what the best plan of any framework would reach, where the request names one: that is
+    another search. Raises InfeasibleError when nothing fits and NoPlanFoundError when the time limit ends the search
+    first.
     """
-    return plan_with_search(request).plan
+    return plan_with_search(request, with_unrestricted=with_unrestricted).plan
 
 
-def plan_with_search(request: PlanRequest) -> Planned:
+def plan_with_search(request: PlanRequest, *, with_unrestricted: bool = True) -> Planned:
     """As `make_plan`, with the search that found the plan."""
     start = time.perf_counter()
     rules = load_framework(request.limits.framework) if request.limits.framework else None
@@ -109,7 +111,7 @@ def plan_with_search(request: PlanRequest) -> Planned:
     if outcome.result.solution is None:
         raise InfeasibleError(_why_infeasible(request, cluster, outcome))
     plan = _plan(request, cluster, outcome, outcome.result.solution, start)
-    if rules is not None:
+    if rules is not None and with_unrestricted:
         left = _in_time_left(request, start)
         plan = replace(plan, unrestricted_value=_unrestricted_value(left, cluster, outcome))
     return Planned(plan=plan, outcome=outcome, rules=rules)
