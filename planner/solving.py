@@ -374,8 +374,9 @@ def _sub_problems(part: SearchPart, rules: FrameworkRules | None) -> Iterator[tu
         yield part.problem, 0.0
     else:
         variants = sites.variants(rules, part.priced, part.problem)
-        for piece in mesh.parts(rules, part.priced, part.problem):
-            yield from ((problem, piece.bound_s) for problem in sites.split(variants, piece.problem))
+        pieces = mesh.parts(rules, part.priced, part.problem)
+        found = (pair for piece in pieces for pair in sites.split(variants, piece.problem, piece.bound_s))
+        yield from sorted(found, key=lambda pair: pair[1])
 
 
 def _joint_pipelines(part: SearchPart) -> Iterator[SearchProblem]:

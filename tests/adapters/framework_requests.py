@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from planner.api.given import workload
 from planner.domain.plan import Plan
@@ -40,18 +41,50 @@ REQUESTS: dict[str, WorkloadSpec] = {
     "fp8": _ask("qwen3-8b", "8xh100", rollout_precision="fp8"),
     "dapo": _ask("qwen3-8b", "8xh100", algorithm="dapo", kl_coefficient=0.001),
     "deepseek-v2": _ask("deepseek-v2-lite", "8xh100"),
-    "other-gpu": _ask("qwen3-8b", "8xa100-40gb", kl_coefficient=0.001),
+    "small-gpus": _ask("qwen3-8b", "8xa100-40gb", kl_coefficient=0.001),
 }
 
 
-def request_for(framework: str, name: str) -> PlanRequest:
+EPOCHS, LORA, REWARD = "passes over a batch once", "LoRA", "no reward model on GPUs"
+REFUSED: dict[tuple[str, str], str] = {
+    ("nemo-rl", "epochs"): EPOCHS,
+    ("areal", "epochs"): EPOCHS,
+    ("areal", "ppo-epochs"): EPOCHS,
+    ("slime", "epochs"): EPOCHS,
+    ("slime", "ppo-epochs"): EPOCHS,
+    ("nemo-rl", "ppo-reward-model"): REWARD,
+    ("areal", "ppo-reward-model"): REWARD,
+    ("slime", "ppo-reward-model"): REWARD,
+    ("openrlhf", "lora"): LORA,
+    ("openrlhf", "lora-without-kl"): LORA,
+    ("slime", "lora"): LORA,
+    ("slime", "lora-without-kl"): LORA,
+    ("areal", "lora"): "LoRA with --kl 0",
+    ("areal", "cpu-optimizer"): "no plan fits",
+    ("areal", "small-gpus"): "no plan fits",
+    ("areal", "fp8"): "does not generate in fp8",
+    ("openrlhf", "fp8"): "does not generate in fp8",
+    ("slime", "deepseek-v2"): "no converter for the architecture deepseek_v2",
+}
+"""Requests that a framework cannot run, and what the refusal says."""
+
+
+def request_for(framework: str | None, name: str) -> PlanRequest:
     request = build_request(replace(REQUESTS[name], framework=framework))
     return replace(request, limits=replace(request.limits, num_alternatives=0))
 
 
+def same_request(plan: Plan) -> PlanRequest:
+    """The request of a plan, with the workload as its framework runs it."""
+    return PlanRequest(
+        workload=plan.workload, cluster=plan.cluster, gpu_type_when_open=None, limits=plan.limits, assumptions=()
+    )
+
+
+@cache
 def planned(request: PlanRequest) -> Plan | str:
-    """The plan, or why there is none."""
+    """The plan, or why there is none. What the restriction to a framework costs is not asked."""
     try:
-        return make_plan(request)
+        return make_plan(request, with_unrestricted=False)
     except (InfeasibleError, InvalidInputError) as error:
         return str(error)
