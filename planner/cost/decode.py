@@ -34,9 +34,9 @@ TABLE_BYTES = 2.0
 _KERNELS_PER_LAYER = 3
 """Element-wise kernels that engines do not fuse away: two add-norms and one activation."""
 _ENGINE_COLLECTIVES = (CollectiveOp.ALL_REDUCE, CollectiveOp.ALL_GATHER, CollectiveOp.REDUCE_SCATTER)
-_LOG2_COUNTS = np.arange(9.0)
-_NORMAL_MAXIMA = np.array([0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.594, 2.825])
-"""Expected maximum of 1, 2, 4, ... 256 standard normal numbers."""
+_LOG2_COUNTS = np.arange(13.0)
+_NORMAL_MAXIMA = np.array([0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.594, 2.825, 3.044, 3.248, 3.442, 3.626])
+"""Expected maximum of 1, 2, 4, ... 4096 standard normal numbers."""
 _RESIDUAL_PASSES = 8
 """Reads and writes of the residual stream per layer by two fused add-norm kernels."""
 
@@ -404,7 +404,7 @@ def _add_mlp(
     if not mlp.is_moe:
         return
     # The busiest of ep ranks holds more of the routed tokens and of the distinct experts than the mean.
-    spread = _spread(layout.ep)
+    spread = normal_maximum(layout.ep)
     visited = distinct_experts(
         mlp.num_experts, mlp.num_active_experts, np.maximum(batch, 1.0), step.popularity_variance
     )
@@ -426,16 +426,16 @@ def _add_mlp(
     )
 
 
-def _spread(num_ranks: FloatArray) -> FloatArray:
+def normal_maximum(number: FloatArray) -> FloatArray:
     """Expected maximum of so many standard normal numbers."""
-    result: FloatArray = np.interp(np.log2(num_ranks), _LOG2_COUNTS, _NORMAL_MAXIMA)
+    result: FloatArray = np.interp(np.log2(number), _LOG2_COUNTS, _NORMAL_MAXIMA)
     return result
 
 
 def busiest_routed(num_tokens: FloatArray, num_active: int, ep: FloatArray) -> FloatArray:
     """Copies of tokens that the busiest of `ep` ranks gets when each of `num_tokens` visits `num_active` experts."""
     mean = num_tokens * (num_active / ep)
-    result: FloatArray = np.minimum(mean + _spread(ep) * np.sqrt(mean), num_tokens * num_active)
+    result: FloatArray = np.minimum(mean + normal_maximum(ep) * np.sqrt(mean), num_tokens * num_active)
     return result
 
 

@@ -8,11 +8,11 @@ engines stay full instead: the tail of one batch is decoded beside the beginning
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.decode import EngineLayout, decode_step_terms
+from planner.cost.decode import EngineLayout, decode_step_terms, normal_maximum
 from planner.cost.formats import uniform
 from planner.cost.prefill import prefill_s
 from planner.cost.trajectory import NODE_FRACTIONS, TrajectoryTable
@@ -57,18 +57,15 @@ def batch_rollout(
     )
     weight = trajectory.num_steps
     terms = {name: (weight[:-1] * seconds[:-1]).sum(axis=0) for name, seconds in step.items()}
-    full_step: FloatArray = sum((seconds[-2] for seconds in step.values()), start=np.zeros_like(slots))
     tail_step: FloatArray = sum((seconds[-1] for seconds in step.values()), start=np.zeros_like(slots))
     terms["tail"] = weight[-1] * tail_step
     prompts = np.maximum(requests / load.num_shared, 1.0)
     terms["prefill"] = prefill_s(
         job.model, uniform(precision), site.node, site.overheads, layout, prompts, load.prompt_mean_tokens
     )
+    marginal = _marginal_work(step, weight, running, trajectory.context_tokens)
     # The slowest attention group holds up its engine as the slowest engine holds up the rollout.
-    groups = layout.attention_dp
-    terms["imbalance"] = _imbalance_s(
-        job, num_engines * groups, requests / groups, slots / groups, full_step, tail_step
-    )
+    terms["imbalance"] = _imbalance_s(job, num_engines, layout.attention_dp, requests, slots, marginal)
     remaining: dict[Moment, FloatArray] = {}
     if job.moments:
         node_s = weight * sum(step.values(), start=np.zeros_like(weight))
@@ -144,33 +141,95 @@ def streaming_rollout(
     terms["reprefill"] = prefill_s(job.model, formats, node, overheads, layout, slots, law.steady_context_tokens)
     terms["tail"] = np.zeros_like(slots)
     terms["imbalance"] = np.zeros_like(slots)
+    if not job.moments:
+        return RolloutTime(terms=terms, remaining_s={})
     busy: FloatArray = sum(terms.values(), start=np.zeros_like(slots))
-    step_s: FloatArray = sum((seconds[0] for seconds in step.values()), start=np.zeros_like(slots))
-    longest = load.response.expected_maximum(load.num_sequences) * step_s + terms["reprefill"]
-    # A batch is complete when its work and its longest response are.
-    remaining = {Moment.LONGEST_RESPONSE: np.minimum(busy - longest, 0.0)}
+    submitted = _submitted_s(job, precision, num_engines, site, layout, law, requests, slots) + terms["reprefill"]
+    remaining = {Moment.LONGEST_RESPONSE: np.minimum(busy - submitted, 0.0)}
     return RolloutTime(terms=terms, remaining_s={moment: remaining[moment] for moment in job.moments})
+
+
+def _submitted_s(
+    job: EngineJob,
+    precision: Precision,
+    num_engines: FloatArray,
+    site: Site,
+    layout: EngineLayout,
+    law: TrajectoryTable,
+    requests: FloatArray,
+    slots: FloatArray,
+) -> FloatArray:
+    """From the submission of a batch to streaming engines until it is complete.
+
+    A permission to start responses covers whole batches, which are submitted when a weight sync ends. For engines to
+    stay full, that must happen when those of the batch before start to drain: what these still have to generate comes
+    first, and nothing of later batches fills the slots that the tail leaves free, as the staleness only just suffices.
+    """
+    at_once = np.minimum(slots, requests)
+    draining = law.at(requests / at_once, at_once * np.minimum(num_engines, job.load.num_sequences))
+    is_draining = np.array([*(fraction < 1.0 for fraction in NODE_FRACTIONS), True])
+    left_tokens = (draining.num_steps * draining.running_ratio)[is_draining].sum(axis=0) * at_once
+    work = requests + left_tokens / job.load.response.mean_tokens
+    alone = replace(job, moments=frozenset(), streamed_batches=None)
+    batch = batch_rollout(alone, precision, num_engines, site, layout, law, work, np.minimum(slots, work))
+    # Engines take groups as they have room, so that none gets the longest responses up front.
+    return sum((seconds for name, seconds in batch.terms.items() if name != "imbalance"), start=np.zeros_like(requests))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Marginal:
+    """What a decode step is made of, in seconds; arrays of shape (num_candidates,)."""
+
+    full_s: FloatArray
+    """A step of all slots without its reading of the cache."""
+    sequence_s: FloatArray
+    """One more running sequence, without its cache."""
+    context_token_s: FloatArray
+    """One more cached token of any sequence."""
+
+
+def _marginal_work(
+    step: Mapping[str, FloatArray], num_steps: FloatArray, running: FloatArray, context_tokens: FloatArray
+) -> _Marginal:
+    cached = (num_steps * running * context_tokens).sum(axis=0)
+    read_s = (num_steps * step["kv_read"]).sum(axis=0)
+    rest: FloatArray = sum((s for name, s in step.items() if name != "kv_read"), start=np.zeros_like(running))
+    full, tail = rest[-2], rest[-1]
+    return _Marginal(
+        full_s=full,
+        sequence_s=np.maximum(full - tail, 0.0) / np.maximum(running[-2] - running[-1], 1.0),
+        context_token_s=read_s / np.maximum(cached, 1.0),
+    )
 
 
 def _imbalance_s(
     job: EngineJob,
     num_engines: FloatArray,
+    num_groups: FloatArray,
     requests: FloatArray,
     slots: FloatArray,
-    full_step_s: FloatArray,
-    tail_step_s: FloatArray,
+    marginal: _Marginal,
 ) -> FloatArray:
     """Extra seconds of the slowest engine when each gets an equal number of requests up front.
 
-    Expected maximum of R nearly normal totals: sigma * sqrt(2 ln R), sigma = sqrt(N) * sd(length) tokens per
-    engine. One more token costs step / slots seconds while requests wait, and only the slope of the step
-    time over the running sequences when all started at once.
+    A response of L tokens is in L steps, and its prompt P and what it has grown to are read in each: it adds
+    `sequence_s` L + `context_token_s` (P L + L**2 / 2) to the time of its engine. While requests wait, an engine is
+    always full, and a token adds its share of a whole step instead. Totals of B independent responses are nearly normal
+    with deviation sqrt(B) that of one, and R engines end with the expected maximum of R such totals. `num_groups`
+    attention groups of an engine divide its requests and wait for each other too. Totals of few
+    responses are skewed, and their maximum is larger: with 96 of them by a seventh.
     """
-    law = job.load.response
-    deviation = np.sqrt(max(law.mean_square_tokens - law.mean_tokens**2, 0.0))
+    law, prompt = job.load.response, job.load.prompt_mean_tokens
+    mean, square, cube, fourth = law.mean_tokens, law.mean_square_tokens, law.moment(3), law.moment(4)
     waiting_ratio = 1.0 - slots / requests
-    slope = np.maximum(full_step_s - tail_step_s, 0.0)
-    per_token = (waiting_ratio * full_step_s + (1.0 - waiting_ratio) * slope) / slots
-    engines = np.minimum(num_engines, job.load.num_sequences)
-    result: FloatArray = np.sqrt(2.0 * np.log(engines) * requests) * deviation * per_token
+    token_s = waiting_ratio * marginal.full_s / slots + (1.0 - waiting_ratio) * marginal.sequence_s
+    linear = (token_s + marginal.context_token_s * prompt) * num_groups
+    quadratic = 0.5 * marginal.context_token_s * num_groups
+    variance = (
+        linear**2 * max(square - mean**2, 0.0)
+        + 2.0 * linear * quadratic * max(cube - mean * square, 0.0)
+        + quadratic**2 * max(fourth - square**2, 0.0)
+    )
+    engines = np.minimum(num_engines * num_groups, job.load.num_sequences)
+    result: FloatArray = normal_maximum(engines) * np.sqrt(requests / num_groups * variance)
     return result

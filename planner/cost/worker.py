@@ -33,8 +33,8 @@ class Moment(StrEnum):
     """Seconds of a stage other than its duration, for stages that overlap with others."""
 
     LONGEST_RESPONSE = "longest response"
-    """Streaming rollout: from the first to the last token of the longest response of a batch. The duration of a
-    streaming rollout is how long engines are busy per batch."""
+    """Streaming rollout: from the submission of a batch to its last token, behind what the batch before has left. The
+    duration of a streaming rollout is how long engines are busy per batch."""
     HALF_LEFT = "half left"
     """Rollout: until at most half of the responses still run."""
     FIFTH_LEFT = "fifth left"

@@ -86,11 +86,15 @@ class LengthLaw:
 
     @cached_property
     def mean_square_tokens(self) -> float:
-        """E[length**2] = integral of 2 x P(length > x) dx."""
+        """E[length**2]."""
+        return self.moment(2)
+
+    def moment(self, order: int) -> float:
+        """E[length**order] = integral of order x**(order - 1) P(length > x) dx."""
         if self.is_fixed:
-            return float(self.mean_tokens) ** 2
+            return float(self.mean_tokens) ** order
         middle, survival = self._grid
-        return float(np.sum(2.0 * middle * survival) * (self.max_tokens / _GRID_POINTS))
+        return float(np.sum(order * middle ** (order - 1) * survival) * (self.max_tokens / _GRID_POINTS))
 
     def expected_maximum(self, num_samples: float) -> float:
         """E[longest of num_samples] = integral of 1 - F(x)**num_samples dx."""

@@ -8,7 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from planner.cost.decode import normal_maximum
 from planner.cost.generation import price_engine
+from planner.cost.rollout import _imbalance_s, _Marginal
 from planner.cost.terms import total
 from planner.cost.worker import ROLLOUT_MOMENTS, EngineJob, Moment
 from planner.domain.lengths import LengthLaw
@@ -103,3 +105,41 @@ def test_the_unlucky_engine_needs_cache_for_longer_responses() -> None:
     single = total(price_engine(one, RolloutTable.of((alone,)), site()).stages[0].time_terms)
     fleet = total(price_engine(eight, RolloutTable.of((many,)), site()).stages[0].time_terms)
     assert fleet[0] > single[0]
+
+
+def test_expected_maxima_are_those_of_samples() -> None:
+    random = np.random.default_rng(0)
+    for number in (2, 8, 64, 1024):
+        sampled = random.normal(size=(4000, number)).max(axis=1).mean()
+        assert normal_maximum(np.array([float(number)]))[0] == pytest.approx(sampled, abs=0.03)
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_the_slowest_engine_is_that_of_sampled_batches(num_groups: int) -> None:
+    """Engines with 768 responses each, all at once, of which each costs its steps and, step by step, its cache."""
+    law = LengthLaw(mean_tokens=4000.0, cv=0.6, max_tokens=16384)
+    engine = replace(job(), load=replace(job().load, response=law, num_sequences=768 * 16))
+    step = _Marginal(full_s=np.array([0.02]), sequence_s=np.array([2e-5]), context_token_s=np.array([1e-8]))
+    given = np.array([768.0])
+    found = _imbalance_s(engine, np.array([16.0]), np.array([float(num_groups)]), given, given, step)[0]
+
+    random = np.random.default_rng(1)
+    mean, deviation = law.normal_parameters
+    lengths = np.minimum(np.exp(random.normal(mean, deviation, size=(300, 16 * num_groups, 768 // num_groups))), 16384)
+    prompt = engine.load.prompt_mean_tokens
+    totals = num_groups * (2e-5 * lengths + 1e-8 * (prompt * lengths + lengths**2 / 2)).sum(axis=2)
+    assert found == pytest.approx((totals.max(axis=1) - totals.mean(axis=1)).mean(), rel=0.1)
+
+
+def test_a_streamed_batch_waits_for_its_tail_and_for_what_the_one_before_left() -> None:
+    """Longer than a batch that drains its engines, unless all responses end together: then nothing is left over."""
+    streams = replace(job(), streamed_batches=2, moments=frozenset({Moment.LONGEST_RESPONSE}))
+    for cv, least, most in ((0.0, 0.99, 1.2), (0.8, 1.0, 2.0)):
+        law = LengthLaw(mean_tokens=512.0, cv=cv, max_tokens=2048)
+        load = replace(job().load, response=law)
+        submitted = moments(replace(streams, load=load))[Moment.LONGEST_RESPONSE]
+        again = price_engine(replace(streams, load=load), TABLE, site()).stages[0].time_terms["reprefill"]
+        terms = price_engine(replace(job(), load=load), TABLE, site()).stages[0].time_terms
+        ratio = (submitted - again) / (total(terms) - terms["imbalance"])
+        few = TABLE.max_num_seqs * TABLE.num_engines < load.num_sequences
+        assert (ratio[few] >= least).all() and (ratio[few] <= most).all()
