@@ -270,11 +270,12 @@ def _minimal(values: FloatArray, codes: npt.NDArray[np.uint64]) -> IntArray:
     kept: list[IntArray] = []
     while alive.size:
         block, alive = alive[:_BLOCK_ROWS], alive[_BLOCK_ROWS:]
-        inside = _strikes(values, codes, guarded, block, block)
+        striker, struck = _strikes(values, codes, guarded, block, block)
         # Of rows in one block only earlier ones strike; a row that is itself struck has a striker that is not.
-        block = block[~np.triu(inside, k=1).any(axis=0)]
+        block = np.delete(block, struck[striker < struck])
         kept.append(block)
-        alive = alive[~_strikes(values, codes, guarded, block, alive).any(axis=0)]
+        _, struck = _strikes(values, codes, guarded, block, alive)
+        alive = np.delete(alive, struck)
     return np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
 
 
@@ -284,15 +285,17 @@ def _strikes(
     guarded: npt.NDArray[np.uint64],
     first: IntArray,
     second: IntArray,
-) -> BoolArray:
-    """Whether each row of `first` is no worse than each row of `second` in all columns."""
-    result = np.ones((first.size, second.size), dtype=np.bool_)
-    if not result.size:
-        return result
-    for word, guarded_word in zip(codes, guarded, strict=True):
-        result &= ((guarded_word[second] - word[first][:, None]) & _GUARD) == _GUARD
-    # Bins only rule out; what is left is compared in full.
-    candidates = np.flatnonzero(result)
-    row, column = np.divmod(candidates, second.size)
-    result.ravel()[candidates] = (values[:, first[row]] <= values[:, second[column]]).all(axis=0)
-    return result
+) -> tuple[IntArray, IntArray]:
+    """Pairs of a position in `first` and one in `second` whose rows are, of the first, no worse in all columns."""
+    # Bins only rule out, the first eight columns most of all; what is left is compared in full.
+    ahead = guarded[0][second] - codes[0][first][:, None]
+    ahead &= _GUARD
+    row, column = np.divmod(np.flatnonzero(ahead == _GUARD), max(1, second.size))
+    for word, guarded_word in zip(codes[1:], guarded[1:], strict=True):
+        left = ((guarded_word[second[column]] - word[first[row]]) & _GUARD) == _GUARD
+        row, column = row[left], column[left]
+    left = np.ones(row.size, dtype=np.bool_)
+    a, b = first[row], second[column]
+    for value in values:
+        left &= value[a] <= value[b]
+    return row[left], column[left]
