@@ -10,6 +10,7 @@ from pathlib import Path
 from planner.adapters.import_source import open_source
 from planner.adapters.imported import Imported
 from planner.adapters.importers import import_source
+from planner.check import placed
 from planner.domain.framework_verdict import placed_workers
 from planner.domain.hardware import Cluster
 from planner.domain.plan import Plan
@@ -89,11 +90,11 @@ def rollout(plan: Plan) -> RolloutStrategy:
 def round_trip(framework: str, plan: Plan, directory: Path) -> RoundTrip:
     first = priced(plan)
     imported = imported_again(framework, first, directory)
-    pool = first.cluster.pools[0].name
-    workers = tuple(replace(item, pool=pool) for item in imported.workers)
     # A configuration does not say in which order its framework runs the stages.
     execution = replace(imported.execution, policy=first.execution.policy)
     imported = replace(imported, execution=execution)
+    workers = placed(imported, request_of(first))
+    imported = replace(imported, workers=workers)
     return RoundTrip(plan=first, imported=imported, again=estimate(request_of(first), workers, imported.execution))
 
 
