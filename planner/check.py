@@ -12,6 +12,7 @@ from planner.adapters.imported import Imported, Knob
 from planner.domain.execution import ExecutionMode
 from planner.domain.framework import ONE_BACKEND_WORKERS, FrameworkRules
 from planner.domain.framework_verdict import TOLERATED, FrameworkProblem, ProblemKind, framework_problems
+from planner.domain.hardware import Cluster
 from planner.domain.plan import Placement, Plan, Status
 from planner.domain.request import FixedWorker, PlanRequest
 from planner.domain.stages import WorkerName, build_graph
@@ -93,14 +94,8 @@ def check(imported: Imported, request: PlanRequest) -> CheckView:
     if request.cluster is None:
         raise InvalidInputError("a check needs the cluster that the configuration is for", where="--gpus")
     rules = load_framework(imported.framework)
+    imported = _on_cluster(imported, request.cluster, rules)
     request = as_run(imported, request)
-    nodes, per_node = imported.node_shape(request.cluster.pools[0].node.gpus_per_node)
-    imported = replace(
-        imported,
-        num_nodes=nodes,
-        gpus_per_node=per_node,
-        execution=replace(imported.execution, policy=rules.policy),
-    )
     best, no_best = _best(imported, request)
     try:
         workers = placed(imported, request)
@@ -124,6 +119,13 @@ def check(imported: Imported, request: PlanRequest) -> CheckView:
         no_best=no_best,
         changes=_ranked(tuple(_changes(imported, request, rules, plan, workers)), plan, problems),
     )
+
+
+def _on_cluster(imported: Imported, cluster: Cluster, rules: FrameworkRules) -> Imported:
+    """The configuration on the nodes that are there, with the controller of its framework."""
+    nodes, per_node = imported.node_shape(cluster.pools[0].node.gpus_per_node)
+    execution = replace(imported.execution, policy=rules.policy)
+    return replace(imported, num_nodes=nodes, gpus_per_node=per_node, execution=execution)
 
 
 def unpriced(imported: Imported, why: str) -> CheckView:

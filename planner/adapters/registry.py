@@ -10,9 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planner.errors import InfeasibleError
+
 if TYPE_CHECKING:
     from planner.adapters.export import ExportFile
     from planner.domain.plan import Plan
+    from planner.domain.request import PlanRequest
+    from planner.domain.workload import Workload
 
 EXPORTERS: dict[str, str] = {
     "verl": "verl",
@@ -22,6 +26,26 @@ EXPORTERS: dict[str, str] = {
     "slime": "slime",
 }
 """Name of the framework as in `planner/adapters/data` -> module of `planner.adapters`."""
+
+
+WORKLOAD_FAULTS: dict[str, str] = {"slime": "slime"}
+"""Frameworks whose rules are not all that can be said against a workload before there is a plan: modules with a
+function `workload_faults`."""
+
+
+def check_workload(request: PlanRequest) -> PlanRequest:
+    """The request itself; InfeasibleError where its framework could not start any plan for the workload, which only
+    the adapter knows (values of the model's configuration for which there is no flag)."""
+    name = request.limits.framework
+    if name is None or name not in WORKLOAD_FAULTS:
+        return request
+    faults_of: Callable[[Workload], tuple[str, ...]] = import_module(
+        f"planner.adapters.{WORKLOAD_FAULTS[name]}"
+    ).workload_faults
+    faults = faults_of(request.workload)
+    if faults:
+        raise InfeasibleError(f"{'; '.join(faults)}; plan without --framework, or choose another one")
+    return request
 
 
 def exported_files(name: str, plan: Plan, *, digest: str | None = None) -> tuple[ExportFile, ...]:

@@ -13,8 +13,8 @@ from planner.domain.strategy import ExpertExchange, RolloutStrategy
 ENGINE_TOKENS = 8192
 """Tokens of one prefill step, as the cost model takes them."""
 
-_DIGITS = 6
-"""Digits of a share of GPU memory: finer than anything that the planner tells apart."""
+_STEPS = 1_000_000
+"""A share of GPU memory is written in millionths: finer than anything that the planner tells apart."""
 
 
 def rollout_strategy(plan: Plan) -> RolloutStrategy:
@@ -54,4 +54,4 @@ def static_memory_fraction(plan: Plan) -> float:
     group = next(item for item in plan.device_groups if item.id == placement.device_group)
     total_bytes = plan.cluster.pool(group.pool).node.gpu.memory_bytes
     static = sum(terms[name] for name in STATIC_TERMS) / total_bytes
-    return min(fraction, math.floor(10**_DIGITS * static) / 10**_DIGITS)
+    return min(fraction, math.floor(_STEPS * static) / _STEPS)

@@ -36,6 +36,7 @@ def plan(
     Raises InvalidInputError for wrong values (all of them at once), InfeasibleError when nothing fits and
     NoPlanFoundError when `time_limit` ends the search before a plan is found.
     """
+    from planner.adapters.registry import check_workload
     from planner.files.workload import build_request
     from planner.pipeline import plan_with_search
 
@@ -53,7 +54,7 @@ def plan(
         share=share, apart=apart, fix=fix, alternatives=alternatives, time_limit=time_limit, solver=solver,
         seed=seed,
     )  # fmt: skip
-    planned = plan_with_search(build_request(spec))
+    planned = plan_with_search(check_workload(build_request(spec)))
     return PlanResult(plan=planned.plan, planned=planned)
 
 

@@ -36,9 +36,10 @@ def plan(
         print(wrapped(describe()))
         return
     check_output(output, *input_files(spec))
+    from planner.adapters.registry import check_workload
     from planner.files.workload import build_request
 
-    request = build_request(spec)
+    request = check_workload(build_request(spec))
     with progress("searching"):
         from planner.pipeline import plan_with_search
 

@@ -211,7 +211,8 @@ def beside_cache_bytes(job: EngineJob, table: RolloutTable, site: Site) -> Float
     gpu = site.node.gpu
     precision = job.precision if gpu.supports(job.precision) else Precision.BF16
     terms = _engine_memory(job, precision, table, site).terms()
-    return np.sum([values for name, values in terms.items() if name not in STATIC_TERMS], axis=0)
+    beside: FloatArray = np.sum([values for name, values in terms.items() if name not in STATIC_TERMS], axis=0)
+    return beside
 
 
 def _max_slots(
