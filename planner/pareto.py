@@ -6,15 +6,12 @@ proof. The front is walked from the cheapest plan towards the fastest one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.domain.framework import FrameworkRules
 from planner.domain.plan import Limits, Objective, Status
-from planner.parts import SearchPart
-from planner.search.problem import SearchLimits
 from planner.search.solve import SearchResult
-from planner.solving import search_limits, solve_parts
+from planner.search.space import WHOLE
+from planner.solving import Outcome, best_within, search_limits
 
 MAX_POINTS = 24
 MIN_STEP_RATIO = 0.01
@@ -34,26 +31,26 @@ class FrontPoint:
     is_proven: bool
 
 
-def pareto_front(parts: Sequence[SearchPart], rules: FrameworkRules | None, limits: Limits) -> tuple[FrontPoint, ...]:
+def pareto_front(outcome: Outcome, limits: Limits) -> tuple[FrontPoint, ...]:
     """The front from the fastest to the cheapest plan, at most MAX_POINTS of them; empty where nothing fits.
 
-    Times of neighbours differ by at least a step, which is 1 % or so much that MAX_POINTS suffice. On several pools
-    without a framework the shares of a split rollout are not searched again for each point, so no point is proven.
+    Times of neighbours differ by at least a step, which is 1 % or so much that MAX_POINTS suffice.
     """
     base = replace(search_limits(limits), tie_tolerance_ratio=0.0, num_alternatives=0)
-    _, fastest = solve_parts(parts, rules, replace(base, objective=Objective.TIME))
+    fastest = best_within(outcome, replace(base, objective=Objective.TIME))
     if fastest.solution is None:
         return ()
     least_s = fastest.solution.time_s
     cheap = replace(base, objective=Objective.COST)
-    is_complete = rules is not None or len(parts[0].problem.pools) == 1
+    is_complete = outcome.shop.coverage is WHOLE
     points: list[FrontPoint] = []
     deadline_s = base.max_iteration_s
     step: float | None = None
     while True:
-        point = _cheapest(parts, rules, replace(cheap, max_iteration_s=deadline_s))
-        if point is None:
+        result = best_within(outcome, replace(cheap, max_iteration_s=deadline_s))
+        if result.solution is None:
             break
+        point = _point(result)
         points.append(point if is_complete else replace(point, is_proven=False))
         if step is None:
             step = max(MIN_STEP_RATIO, 1.0 - (least_s / point.time_s) ** (1.0 / (MAX_POINTS - 1)))
@@ -61,11 +58,6 @@ def pareto_front(parts: Sequence[SearchPart], rules: FrameworkRules | None, limi
             break
         deadline_s = max(point.time_s * (1.0 - step), least_s * (1.0 + 1e-9))
     return tuple(reversed(_undominated(points)))
-
-
-def _cheapest(parts: Sequence[SearchPart], rules: FrameworkRules | None, limits: SearchLimits) -> FrontPoint | None:
-    _, result = solve_parts(parts, rules, limits)
-    return None if result.solution is None else _point(result)
 
 
 def _point(result: SearchResult) -> FrontPoint:

@@ -66,6 +66,8 @@ class Outcome:
     result: SearchResult
     first_s: float
     """Seconds from the start of the search's pricing to the first plan."""
+    shop: Shop
+    """What was priced, for further searches of the same request (`best_within`)."""
     by_staleness: tuple[StalenessResult, ...] = ()
 
     @property
@@ -104,7 +106,7 @@ def search(
     most = max_staleness(request.limits, rules)
     if not most:
         first_s = priced_s + result.time_to_first_s
-        return Outcome(parts=_with(parts, part), chosen=part, result=result, first_s=first_s)
+        return Outcome(parts=_with(parts, part), chosen=part, result=result, first_s=first_s, shop=shop)
     # Near-equal plans and alternatives are only looked for where they are shown.
     exact = replace(limits, tie_tolerance_ratio=0.0, num_alternatives=0)
     first = StalenessResult(staleness=0, is_permitted=True, part=part, result=result)
@@ -125,7 +127,7 @@ def search(
             # Only what would gain something is worth a permission.
             refused.append(replace(step, is_permitted=False))
     limits = replace(limits, time_limit_s=shop.clock.left_s)
-    return _least_stale(parts, steps, refused, priced_s, rules, limits)
+    return _least_stale(shop, parts, steps, refused, priced_s, limits)
 
 
 def first_plan(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome | None:
@@ -146,7 +148,7 @@ def first_plan(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | N
     if result.solution is None:
         return None
     result = _of_unproven(result, part, limits.objective)
-    return Outcome(parts=(part,), chosen=part, result=result, first_s=clock.elapsed_s)
+    return Outcome(parts=(part,), chosen=part, result=result, first_s=clock.elapsed_s, shop=shop)
 
 
 def _of_unproven(result: SearchResult, part: SearchPart, objective: Objective) -> SearchResult:
@@ -195,18 +197,18 @@ def _step(
 
 
 def _least_stale(
+    shop: Shop,
     parts: Sequence[SearchPart],
     steps: list[StalenessResult],
     refused: list[StalenessResult],
     priced_s: float,
-    rules: FrameworkRules | None,
     limits: SearchLimits,
 ) -> Outcome:
     """The outcome with the least staleness that is as good as any, and the bound of all that is permitted."""
     best = steps[-1].result
     chosen = next(step for step in steps if step.result.value <= best.value * (1.0 + TIE_TOLERANCE_RATIO))
     if chosen.part.inputs.execution.is_asynchronous:
-        part, shown = solve_parts((chosen.part,), rules, limits)
+        part, shown = solve_parts((chosen.part,), shop.rules, limits)
         if shown.solution is not None:
             chosen = replace(chosen, part=part, result=replace(shown, bound=min(shown.bound, chosen.result.bound)))
     status = chosen.result.status
@@ -226,8 +228,18 @@ def _least_stale(
         chosen=chosen.part,
         result=result,
         first_s=first_s,
+        shop=shop,
         by_staleness=(*steps, *refused),
     )
+
+
+def best_within(outcome: Outcome, limits: SearchLimits) -> SearchResult:
+    """The best plan of the same request under other limits and another objective, from what is priced already.
+
+    Of asynchronous plans only those with the largest permitted staleness are looked at: they include all others.
+    """
+    shop = replace(outcome.shop, clock=Clock(limits.time_limit_s))
+    return _solve(shop, permitted_executions(shop.request.limits, shop.rules), limits)[1]
 
 
 def best_solution(

@@ -81,7 +81,7 @@ class PlanResult(Shown):
             raise InvalidInputError("has no search behind it", where="pareto_front", accepted="a result of plan()")
         from planner.pareto import pareto_front
 
-        points = pareto_front(self.planned.outcome.parts, self.planned.rules, self.plan.limits)
+        points = pareto_front(self.planned.outcome, self.plan.limits)
         return ParetoResult(points=tuple(points))
 
     def baselines(self) -> BaselinesResult | None:

@@ -43,7 +43,7 @@ def deliver_with_more(
         with progress("searching the front"):
             from planner.pareto import pareto_front
 
-            front = pareto_front(planned.outcome.parts, planned.rules, made.limits)
+            front = pareto_front(planned.outcome, made.limits)
     if as_json:
         _deliver_json(made, output, comparison, front)
         return

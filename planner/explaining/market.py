@@ -401,8 +401,7 @@ def pruned(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
 
 def _held(worker: Worker, pool: Pool, candidates: StrategyTable, options: OptionTable) -> PricedWorker:
     return PricedWorker(
-        worker=worker, pool=pool, candidates=candidates, options=options, rejected=(), min_active_bytes=np.inf,
-        min_host_bytes=np.inf,
+        worker=worker, pool=pool, candidates=candidates, num_candidates=len(candidates), options=options, rejected=(),
     )  # fmt: skip
 
 

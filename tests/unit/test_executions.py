@@ -14,6 +14,7 @@ from planner.domain.plan import Limits, Objective, Plan, Status
 from planner.domain.stages import StageName, WorkerName
 from planner.errors import InfeasibleError
 from planner.files.plan import parse_plan, plan_text
+from planner.files.workload import WorkloadSpec, build_request
 from planner.pareto import pareto_front
 from planner.pipeline import make_plan, plan_with_search
 from tests.unit.test_pipeline import qwen_workload, request_on
@@ -150,7 +151,7 @@ def test_what_is_fixed_stays() -> None:
 def test_a_front_trades_time_for_money() -> None:
     request = request_on(qwen_workload(), 4)
     found = plan_with_search(request)
-    front = pareto_front(found.outcome.parts, None, request.limits)
+    front = pareto_front(found.outcome, request.limits)
     assert len(front) > 1 and all(point.is_proven for point in front)
     for fast, cheap in pairwise(front):
         assert fast.time_s < cheap.time_s and fast.value > cheap.value
@@ -162,3 +163,13 @@ def test_a_front_trades_time_for_money() -> None:
 def test_the_number_of_alternatives_is_a_choice() -> None:
     assert not planned(num_alternatives=0).alternatives
     assert len(planned(algorithm="ppo", num_alternatives=2).alternatives) <= 2
+
+
+def test_a_front_on_two_pools_is_proven_with_its_splits() -> None:
+    request = build_request(WorkloadSpec(model="qwen3-8b", gpus="8xh100,16xh20", prices=("h100=3", "h20=1.2")))
+    found = plan_with_search(request)
+    front = pareto_front(found.outcome, request.limits)
+    assert len(front) > 1 and all(point.is_proven for point in front)
+    cheapest = make_plan(replace(request, limits=replace(request.limits, objective=Objective.COST)))
+    assert front[-1].value <= cheapest.objective_value * (1 + 1e-9)
+    assert front[0].time_s <= found.plan.bound * 1.011
