@@ -433,7 +433,7 @@ def _engine_layouts(facts: RolloutFacts, num_nodes: int, coverage: space.Coverag
     )  # fmt: skip
 
 
-def chunks(table_length: int, size: int = 16384) -> Iterator[slice]:
+def chunks(table_length: int, size: int = 4096) -> Iterator[slice]:
     """Consecutive slices of at most `size` rows: temporaries of the cost model then stay in cache."""
     for start in range(0, table_length, size):
         yield slice(start, min(start + size, table_length))
