@@ -137,12 +137,16 @@ InterPoolTotal = Annotated[
     str | None, _text("inter_pool_total", "the same of all GPUs together, such as '800 Gbit/s' [no limit]")
 ]
 Cluster = Annotated[str | None, _text("cluster", "cluster file (YAML) in place of --gpus")]
-TimeLimit = Annotated[str | None, _text("time_limit", "of each search behind a plan [60s]")]
+TimeLimit = Annotated[str | None, _text("time_limit", "for the whole search of a plan [60s]")]
 Solver = Annotated[str | None, _text("solver", "auto, cpsat or ilp [auto]")]
 Seed = Annotated[int | None, _integer("seed", "of the search [0]")]
 Staleness = Annotated[int | None, _integer("staleness", "permit so many versions of lag: asynchronous plans [0]")]
 Allow = Annotated[list[str] | None, _text("allow", "partial-rollouts: newer weights may finish a response (streaming)")]
 Fusion = Annotated[str | None, _text("fusion", "stage fusion: none, inter (beside the rollout) or all [inter]")]
+Sync = Annotated[
+    str | None,
+    _text("sync", "weight sync: full (gather), micro-groups, shard-to-shard, or shards: the best of all [full]"),
+]
 Policy = Annotated[
     str | None, _text("policy", "order of stages: planned, fifo or sequential [that of the framework; planned]")
 ]

@@ -37,6 +37,7 @@ from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
 from planner.parts import SearchPart, lacking_workers, make_inputs, make_problem, reachable
+from planner.search.clock import no_plan_within
 from planner.search.pricing import (
     PRICED_AND_REJECTED,
     PricedWorker,
@@ -102,12 +103,12 @@ def plan_with_search(request: PlanRequest, *, with_unrestricted: bool = True) ->
         request, cluster, outcome = _smallest_cluster(request, rules)
     else:
         cluster = request.cluster
-        outcome = _search_in_time(request, cluster, rules)
+        try:
+            outcome = _search_in_time(request, cluster, rules)
+        except NoPlanFoundError:
+            raise no_plan_within(request.limits.time_limit_s) from None
     if outcome.result.status is Status.UNKNOWN:
-        raise NoPlanFoundError(
-            f"no plan found within {request.limits.time_limit_s:g} s, and no proof that there is none; "
-            f"allow more time with --time-limit"
-        )
+        raise no_plan_within(request.limits.time_limit_s)
     if outcome.result.solution is None:
         raise InfeasibleError(_why_infeasible(request, cluster, outcome))
     plan = _plan(request, cluster, outcome, outcome.result.solution, start)

@@ -25,7 +25,11 @@ class Clock:
     def check(self) -> None:
         """Raises NoPlanFoundError once the time is over."""
         if self.left_s <= 0:
-            raise NoPlanFoundError(
-                f"no plan found within {self._limit_s:g} s, and no proof that there is none; "
-                f"allow more time with --time-limit"
-            )
+            raise no_plan_within(self._limit_s)
+
+
+def no_plan_within(limit_s: float) -> NoPlanFoundError:
+    """What is said when the time is over."""
+    return NoPlanFoundError(
+        f"no plan found within {limit_s:g} s, and no proof that there is none; allow more time with --time-limit"
+    )
