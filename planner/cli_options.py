@@ -41,19 +41,21 @@ def _reader(flag: str, convert: Callable[[str], T], kind: str) -> Callable[[str]
     return read
 
 
-def _option(
+def option(
     *names: str, metavar: str, help: str, convert: Callable[[str], str | int | float | Path] = str, kind: str = ""
 ) -> OptionInfo:
-    option: OptionInfo = typer.Option(*names, metavar=metavar, help=help, parser=_reader(names[-1], convert, kind))
-    return option
+    """An option whose value `convert` reads; it raises ValueError for what is not `kind`."""
+    info: OptionInfo = typer.Option(*names, metavar=metavar, help=help, parser=_reader(names[-1], convert, kind))
+    return info
 
 
 def _text(field: str, help: str) -> OptionInfo:
     """An option with text that `planner.files` reads."""
-    return _option(PLACES[field][0], metavar="TEXT", help=help)
+    return option(PLACES[field][0], metavar="TEXT", help=help)
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """An integer in plain digits."""
     # int() would take other scripts' digits and underscores too.
     if not text.isascii() or "_" in text:
         raise ValueError
@@ -61,27 +63,29 @@ def _whole(text: str) -> int:
 
 
 def _integer(field: str, help: str) -> OptionInfo:
-    return _option(PLACES[field][0], metavar="N", help=help, convert=_whole, kind="an integer")
+    return option(PLACES[field][0], metavar="N", help=help, convert=whole, kind="an integer")
 
 
 def _number(field: str, help: str) -> OptionInfo:
-    return _option(PLACES[field][0], metavar="X", help=help, convert=float, kind="a number")
+    return option(PLACES[field][0], metavar="X", help=help, convert=float, kind="a number")
 
 
-def _file_path(text: str) -> Path:
+def file_path(text: str) -> Path:
+    """The path of a file, which a directory's is not."""
     if not text.strip() or text.endswith(("/", "/.")):
         raise ValueError
     return Path(text)
 
 
-def _directory_path(text: str) -> Path:
+def directory_path(text: str) -> Path:
+    """The path of a directory."""
     if not text.strip():
         raise ValueError
     return Path(text)
 
 
 def _output(metavar: str, help: str, convert: Callable[[str], Path], kind: str) -> OptionInfo:
-    return _option("-o", "--output", metavar=metavar, help=help, convert=convert, kind=kind)
+    return option("-o", "--output", metavar=metavar, help=help, convert=convert, kind=kind)
 
 
 # ---------------------------------------------------------------------------------------------- workload
@@ -159,24 +163,24 @@ Alternatives = Annotated[int | None, _integer("alternatives", "list so many othe
 
 ValidatedTable = Annotated[
     list[str] | None,
-    _option("--table", metavar="TABLE", help="train, rl, memory, generation or fits; repeatable [all]"),
+    option("--table", metavar="TABLE", help="train, rl, memory, generation or fits; repeatable [all]"),
 ]
-RowGpu = Annotated[str | None, _option("--gpu", metavar="TEXT", help="only rows whose GPU contains this")]
-RowModel = Annotated[str | None, _option("--model", metavar="TEXT", help="only rows whose model contains this")]
+RowGpu = Annotated[str | None, option("--gpu", metavar="TEXT", help="only rows whose GPU contains this")]
+RowModel = Annotated[str | None, option("--model", metavar="TEXT", help="only rows whose model contains this")]
 Worst = Annotated[
-    int | None, _option("--worst", metavar="N", help="rows that are furthest off [5]", convert=int, kind="an integer")
+    int | None, option("--worst", metavar="N", help="rows that are furthest off [5]", convert=int, kind="an integer")
 ]
 Data = Annotated[
-    Path | None, _option("--data", metavar="DIRECTORY", help="tables of the same columns [shipped]", convert=Path)
+    Path | None, option("--data", metavar="DIRECTORY", help="tables of the same columns [shipped]", convert=Path)
 ]
 NoAnchors = Annotated[bool, typer.Option("--no-anchors", help="leave out the figures with anchors")]
 WriteResiduals = Annotated[
     Path | None,
-    _option("--write-residuals", metavar="FILE", help="write what plans take their error bands from", convert=Path),
+    option("--write-residuals", metavar="FILE", help="write what plans take their error bands from", convert=Path),
 ]
 WriteDocs = Annotated[
     Path | None,
-    _option("--write-docs", metavar="DIRECTORY", help="write accuracy.md and its plots there", convert=Path),
+    option("--write-docs", metavar="DIRECTORY", help="write accuracy.md and its plots there", convert=Path),
 ]
 
 # ---------------------------------------------------------------------------------------------- the rest
@@ -193,10 +197,10 @@ Reported = Annotated[Path, typer.Argument(metavar="FILE", help="a saved plan (JS
 Before = Annotated[Path, typer.Argument(metavar="A", help="a saved plan")]
 After = Annotated[Path, typer.Argument(metavar="B", help="another saved plan")]
 Name = Annotated[str | None, typer.Argument(metavar="NAME", parser=str, help="show one entry in full")]
-Output = Annotated[Path | None, _output("FILE", "save the plan as JSON", _file_path, "a file name")]
-Page = Annotated[Path | None, _output("FILE", "the HTML page [the plan's name with .html]", _file_path, "a file name")]
-Directory = Annotated[Path, _output("DIRECTORY", "where the files go", _directory_path, "a directory")]
-Target = Annotated[str, _option("--to", metavar="FRAMEWORK", help=", ".join(EXPORTS))]
+Output = Annotated[Path | None, _output("FILE", "save the plan as JSON", file_path, "a file name")]
+Page = Annotated[Path | None, _output("FILE", "the HTML page [the plan's name with .html]", file_path, "a file name")]
+Directory = Annotated[Path, _output("DIRECTORY", "where the files go", directory_path, "a directory")]
+Target = Annotated[str, option("--to", metavar="FRAMEWORK", help=", ".join(EXPORTS))]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for programs instead of text")]
 NoPlan = Annotated[bool, typer.Option("--no-plan", help="bounds of the cluster only, without a search")]
 DescribeSpace = Annotated[bool, typer.Option("--describe-space", help="print what is searched, and exit")]

@@ -27,17 +27,17 @@ Logs = Annotated[
 ]
 Configurations = Annotated[
     list[Path] | None,
-    opt._option(
+    opt.option(
         "--config", metavar="FILE", help="what ran: plan, workload file or launch script; one, or one per log",
-        convert=opt._file_path, kind="a file name",
+        convert=opt.file_path, kind="a file name",
     ),
 ]  # fmt: skip
-From = Annotated[str | None, opt._option("--from", metavar="NAME", help="framework of --config: verl, ... or auto")]
-Day = Annotated[str | None, opt._option("--date", metavar="DATE", help="when it ran, such as 2026-05-31")]
+From = Annotated[str | None, opt.option("--from", metavar="NAME", help="framework of --config: verl, ... or auto")]
+Day = Annotated[str | None, opt.option("--date", metavar="DATE", help="when it ran, such as 2026-05-31")]
 Profile = Annotated[
     Path | None,
-    opt._option(
-        "-o", "--output", metavar="FILE", help="the profile (YAML)", convert=opt._file_path, kind="a file name"
+    opt.option(
+        "-o", "--output", metavar="FILE", help="the profile (YAML)", convert=opt.file_path, kind="a file name"
     ),
 ]
 

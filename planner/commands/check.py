@@ -25,7 +25,7 @@ OPTIONS = (
 )  # fmt: skip
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="launch script (never executed) or YAML file")]
-From = Annotated[str | None, opt._option("--from", metavar="NAME", help="verl, ... or auto [auto]")]
+From = Annotated[str | None, opt.option("--from", metavar="NAME", help="verl, ... or auto [auto]")]
 
 
 @with_spec(*OPTIONS)

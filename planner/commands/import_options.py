@@ -9,15 +9,15 @@ from planner import cli_options as opt
 
 Set = Annotated[
     list[str] | None,
-    opt._option("--set", metavar="NAME=VALUE", help="a variable of the script, or a key; repeatable"),
+    opt.option("--set", metavar="NAME=VALUE", help="a variable of the script, or a key; repeatable"),
 ]
 Root = Annotated[
     Path | None,
-    opt._option(
-        "--root", metavar="DIRECTORY", help="files below it may be read [that of FILE]", convert=opt._directory_path,
+    opt.option(
+        "--root", metavar="DIRECTORY", help="files below it may be read [that of FILE]", convert=opt.directory_path,
         kind="a directory",
     ),
 ]  # fmt: skip
 Reference = Annotated[
-    str | None, opt._option("--model", metavar="MODEL", help="the model, if its path does not name one that is known")
+    str | None, opt.option("--model", metavar="MODEL", help="the model, if its path does not name one that is known")
 ]

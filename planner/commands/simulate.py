@@ -14,25 +14,25 @@ from planner.errors import DifferenceError, printable
 
 Iterations = Annotated[
     int | None,
-    opt._option("--iterations", metavar="N", help="iterations to play [20]", convert=opt._whole, kind="an integer"),
+    opt.option("--iterations", metavar="N", help="iterations to play [20]", convert=opt.whole, kind="an integer"),
 ]
 ReplaySeed = Annotated[
     int | None,
-    opt._option("--seed", metavar="N", help="of the sampled lengths [0]", convert=opt._whole, kind="an integer"),
+    opt.option("--seed", metavar="N", help="of the sampled lengths [0]", convert=opt.whole, kind="an integer"),
 ]
 LengthsFile = Annotated[
     Path | None,
-    opt._option(
+    opt.option(
         "--lengths",
         metavar="FILE",
         help="observed response lengths in place of the plan's law: one per line, or length,count",
-        convert=opt._file_path,
+        convert=opt.file_path,
         kind="a file name",
     ),
 ]
 Growth = Annotated[
     float | None,
-    opt._option(
+    opt.option(
         "--growth",
         metavar="X",
         help="mean response at the last iteration over that at the first [1]",
@@ -42,8 +42,8 @@ Growth = Annotated[
 ]
 Trace = Annotated[
     Path | None,
-    opt._option(
-        "--trace", metavar="FILE", help="write a trace for Perfetto", convert=opt._file_path, kind="a file name"
+    opt.option(
+        "--trace", metavar="FILE", help="write a trace for Perfetto", convert=opt.file_path, kind="a file name"
     ),
 ]
 KeepCache = Annotated[
