@@ -72,7 +72,7 @@ def _reduce_once_s(
     gather_bytes = np.where(at.sharding == memory.DDP_CODE, memory.REDUCE_BYTES, 2.0)
     groups: list[tuple[Span, FloatArray]] = [(at.shard, at.dense_params)]
     if at.totals.experts:
-        groups.append((at.expert_dp, at.expert_params))
+        groups.append((at.expert_shard, at.expert_params))
     scale_up = np.zeros_like(window)
     scale_out = np.zeros_like(window)
     for group, params in groups:
@@ -104,13 +104,13 @@ def gather_per_micro_batch_s(
         reduce = collective_s(CollectiveOp.REDUCE_SCATTER, memory.REDUCE_BYTES * per_layer, at.shard, node)
         traffic_up, traffic_out = traffic_up + reduce[0], traffic_out + reduce[1]
         root_up, root_out = root_up + reduce[0], root_out + reduce[1]
-    if totals.experts and at.expert_dp.communicates:
-        # Experts are sharded only over the ranks that hold the same ones.
+    if totals.experts and at.expert_shard.communicates:
+        # Experts are sharded only over the ranks that hold the same ones: with ep = all of them nothing is gathered.
         experts = at.expert_params / layers
-        gather = collective_s(CollectiveOp.ALL_GATHER, 2.0 * experts, at.expert_dp, node)
+        gather = collective_s(CollectiveOp.ALL_GATHER, 2.0 * experts, at.expert_shard, node)
         traffic_up, traffic_out = traffic_up + num_gathers * gather[0], traffic_out + num_gathers * gather[1]
         if has_gradients:
-            reduce = collective_s(CollectiveOp.REDUCE_SCATTER, memory.REDUCE_BYTES * experts, at.expert_dp, node)
+            reduce = collective_s(CollectiveOp.REDUCE_SCATTER, memory.REDUCE_BYTES * experts, at.expert_shard, node)
             traffic_up, traffic_out = traffic_up + reduce[0], traffic_out + reduce[1]
     scale_up, scale_out = _exposed(traffic_up * layers, traffic_out * layers, window, tax, layers)
     return scale_up + root_ratio * root_up, scale_out + root_ratio * root_out

@@ -66,8 +66,8 @@ class ModelTotals:
     """Forward kernels, matrix products and element-wise."""
     widest_layer_params: float
     """Largest non-expert layer."""
-    largest_layer_params: float
-    """Largest layer with all its experts."""
+    layer_params: tuple[tuple[float, float], ...]
+    """(outside routed experts, of all routed experts) of each kind of layer that no other exceeds in both."""
     adapter_params_per_rank: float
     """LoRA parameters for rank 1 on all linear layers outside routed experts."""
     experts: tuple[ExpertGroup, ...]
@@ -142,10 +142,21 @@ def model_totals(model: Model, has_vocabulary_head: bool) -> ModelTotals:
             for x in layers
         ),
         widest_layer_params=float(max(x.dense_params for x in layers)),
-        largest_layer_params=float(max(x.dense_params + x.expert_params for x in layers)),
+        layer_params=_largest_layers(model),
         adapter_params_per_rank=sum(x.num_layers * _adapter_params(x, hidden) for x in layers),
         experts=_expert_groups(model),
     )
+
+
+def _largest_layers(model: Model) -> tuple[tuple[float, float], ...]:
+    """Of all layers' (dense, expert) parameters those pairs that could be the largest when experts are divided more
+    often than the rest."""
+    pairs = sorted({(float(x.dense_params), float(x.expert_params)) for x in model.layers}, reverse=True)
+    kept: list[tuple[float, float]] = []
+    for pair in pairs:
+        if not kept or pair[1] > kept[-1][1]:
+            kept.append(pair)
+    return tuple(kept)
 
 
 def _dispatch_width(params_per_expert: int, expert_hidden_size: int, hidden_size: int) -> int:
@@ -205,6 +216,9 @@ class Layout:
     per_shard: FloatArray
     """1 / ranks that divide dense states (1 for DDP)."""
     per_expert_shard: FloatArray
+    """1 / ranks that divide the states of an expert (1 for DDP)."""
+    per_expert_width: FloatArray
+    """1 / (ep etp): a rank's share of the experts of a layer."""
     sharding: IntArray
     offload: IntArray
     recompute: IntArray
@@ -216,8 +230,9 @@ class Layout:
     """Ranks that divide dense states (all dp x cp ranks for DDP)."""
     ep: Span
     etp: Span
-    expert_dp: Span
-    """Ranks that hold the same experts."""
+    expert_shard: Span
+    """Ranks that hold the same experts and divide their states: all that hold them (for DDP they divide nothing), or
+    for HSDP those inside one shard group."""
     pipeline_crosses: FloatArray
     """1 where pipeline neighbours may sit in different scale-up domains."""
 
@@ -249,7 +264,10 @@ def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
     sharding = table.sharding.astype(np.intp)
     is_sharded = sharding != SHARDINGS.index(Sharding.DDP)
     per_shard = np.where(is_sharded, 1.0 / table.shard_ranks, 1.0)
-    expert_dp = table.num_gpus / (pp * expert_width) if totals.experts else states
+    expert_shard = table.num_gpus / (pp * expert_width) if totals.experts else states
+    if totals.experts:
+        # A shard group of HSDP holds all experts, so that its replicas are replicas of them too.
+        expert_shard = np.where(is_sharded, table.shard_ranks * expert_shard / states, expert_shard)
     return Layout(
         totals=totals,
         dp=dp,
@@ -261,9 +279,8 @@ def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
         table_params=tables,
         expert_params=expert_depth_ratio * totals.expert_params / expert_width if totals.experts else np.zeros_like(tp),
         per_shard=per_shard,
-        per_expert_shard=(
-            np.where(is_sharded, states / (table.shard_ranks * expert_dp), 1.0) if totals.experts else per_shard
-        ),
+        per_expert_shard=np.where(is_sharded, 1.0 / expert_shard, 1.0) if totals.experts else per_shard,
+        per_expert_width=1.0 / expert_width,
         sharding=sharding,
         offload=table.offload.astype(np.intp),
         recompute=table.recompute.astype(np.intp),
@@ -273,6 +290,6 @@ def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
         shard=span(np.where(is_sharded, table.shard_ranks, states), tp, node),
         ep=span(table.ep, table.etp, node),
         etp=span(table.etp, 1.0, node),
-        expert_dp=span(expert_dp, expert_width, node),
+        expert_shard=span(expert_shard, expert_width, node),
         pipeline_crosses=((pp > 1.0) & (table.num_gpus > node.scale_up_domain_gpus)).astype(np.float64),
     )

@@ -210,7 +210,7 @@ def _data_parallel(job: TrainerJob, strategy: TrainerStrategy, at: Layout, passe
     per_param = gathers * gathered + reductions * memory.REDUCE_BYTES
     result = ring_bytes(float(at.dense_params[0]) * per_param, at.shard)
     if at.totals.experts:
-        result += ring_bytes(float(at.expert_params[0]) * per_param, at.expert_dp)
+        result += ring_bytes(float(at.expert_params[0]) * per_param, at.expert_shard)
     replicas = strategy.dp * strategy.cp // strategy.shard_ranks
     if strategy.sharding is not Sharding.DDP and replicas > 1 and reduces:
         group = span(np.array([float(replicas)]), float(strategy.tp * strategy.shard_ranks), site.node)

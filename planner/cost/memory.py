@@ -273,10 +273,13 @@ def _etp_copies(at: Layout, table: TrainerTable) -> FloatArray | None:
 def _unsharded(at: Layout, gradient_bytes: float, recipe: Recipe = STANDARD) -> FloatArray:
     """FSDP: 16-bit weights of the current and the next block and of the root unit, and gradients of one unit.
 
-    The root unit holds both vocabulary tables, unless the recipe makes each a unit of its own.
+    A block holds the rank's share of its experts: 1 / (ep etp) of them. The root unit holds both vocabulary tables,
+    unless the recipe makes each a unit of its own.
     """
     totals = at.totals
-    block = totals.largest_layer_params * at.per_tp
+    block = np.zeros_like(at.per_tp)
+    for dense, experts in totals.layer_params:
+        block = np.maximum(block, dense * at.per_tp + experts * at.per_expert_width)
     root = at.table_params if recipe.has_root_unit else totals.table_params * at.per_tp
     gathered = 2.0 * (2.0 * block + root)
     gradients = gradient_bytes * np.maximum(block, root)
@@ -293,7 +296,7 @@ def communicator_bytes(at: Layout, table: TrainerTable, overheads: Overheads) ->
         + (table.ep > 1.0)
     )
     if at.totals.experts:
-        groups += at.expert_dp.num_ranks > 1.0
+        groups += at.expert_shard.num_ranks > 1.0
     further = np.maximum(groups - 1.0, 0.0) * overheads.communicator_bytes
     return further + (groups > 0.0) * overheads.first_communicator_bytes
 

@@ -59,9 +59,12 @@ def gathered_ratios(table: TrainerTable, at: Layout, node: NodeType) -> tuple[Fl
 def _held_ratio(table: TrainerTable, at: Layout) -> FloatArray:
     """Share of the model's parameters that one GPU holds whole in 16 bit."""
     model_params = at.totals.dense_body_params + at.totals.expert_params + at.totals.table_params
-    held = at.dense_params + at.expert_params - (at.table_params - at.totals.table_params * at.per_tp / table.pp)
-    divided = np.where(is_zero3(at) > 0.0, at.per_shard, 1.0)
-    return np.minimum(1.0, held * divided / model_params)
+    is_divided = is_zero3(at) > 0.0
+    dense = at.dense_params - (at.table_params - at.totals.table_params * at.per_tp / table.pp)
+    held = dense * np.where(is_divided, at.per_shard, 1.0)
+    if at.totals.experts:
+        held += at.expert_params * np.where(is_divided, at.per_expert_shard, 1.0)
+    return np.minimum(1.0, held / model_params)
 
 
 def _remote_ratio(table: TrainerTable, at: Layout, domain_gpus: int) -> FloatArray:

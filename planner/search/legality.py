@@ -181,10 +181,12 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
         allows=lambda t, f: np.asarray((t.cp == 1) | (not _needs_whole_sequence(f.model))),
     ),
     TrainerRule(
-        reason="ZeRO-2/3 with pipeline or expert parallelism",
-        allows=lambda t, f: np.asarray(
-            _sharding_is(t, Sharding.DDP, Sharding.ZERO1) | ((t.pp == 1) & (t.ep == 1) & (t.etp == 1))
-        ),
+        reason="ZeRO-2/3 with pipeline parallelism",
+        allows=lambda t, f: np.asarray(_sharding_is(t, Sharding.DDP, Sharding.ZERO1) | (t.pp == 1)),
+    ),
+    TrainerRule(
+        reason="ZeRO-2/3 with experts both spread and split in width",
+        allows=lambda t, f: np.asarray(_sharding_is(t, Sharding.DDP, Sharding.ZERO1) | (t.ep == 1) | (t.etp == 1)),
     ),
     TrainerRule(reason="FP8 blocks do not split by tp", allows=lambda t, f: _fp8_blocks(f.model, t.tp, f.precision)),
     TrainerRule(
@@ -217,6 +219,13 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
             _sharding_is(t, Sharding.DDP)
             | ((t.dp * t.cp > 1) & (t.shard_ranks > 1) & divides(np.maximum(1.0, t.shard_ranks), t.dp * t.cp))
             | ((t.dp * t.cp <= 1) & _sharding_is(t, Sharding.ZERO1))
+        ),
+    ),
+    TrainerRule(
+        of_size=True,
+        reason="experts over more ranks than one shard group has",
+        allows=lambda t, f: np.asarray(
+            _sharding_is(t, Sharding.DDP, Sharding.ZERO1) | divides(t.ep * t.etp, np.maximum(1.0, t.shard_ranks) * t.tp)
         ),
     ),
 )

@@ -42,7 +42,14 @@ ENGINE_IDLES = tuple(EngineIdle)
 
 EXCLUDED: tuple[tuple[str, str], ...] = (
     ("training TP across scale-up domains", "every layer would wait for NICs; PP, CP or ZeRO cross nodes instead"),
-    ("expert parallelism together with ZeRO-2 or ZeRO-3", "planned; Megatron-style EP with ZeRO-1 is searched"),
+    (
+        "experts both spread (ep) and split in width (etp) with ZeRO-2 or ZeRO-3",
+        "either leaves one copy of the experts in so many ranks; a wider ep does the same with less traffic",
+    ),
+    (
+        "expert parallelism beyond one shard group with HSDP",
+        "every replica of a shard group holds the whole model, experts too",
+    ),
     ("pipeline parallelism together with ZeRO-2 or ZeRO-3", "gradients and weights would be gathered per micro-batch"),
     ("partial recomputation of some layers", "the three levels bracket it"),
     (
@@ -227,7 +234,8 @@ def describe() -> str:
         f"  pp                   {listed(PP_DEGREES)} (powers of two, or divisors of the layer count)",
         f"  vpp                  {listed(VPP_DEGREES)}",
         f"  cp                   {listed(CP_DEGREES)}; ring with ZeRO-0/1, Ulysses with ZeRO-2/3",
-        f"  ep, etp              {listed(EP_DEGREES)}; etp 1 or tp",
+        f"  ep, etp              {listed(EP_DEGREES)}; etp 1 or tp, with ZeRO-2/3 one of the two; what shards the rest"
+        " shards each expert over the ranks that hold it",
         f"  sharding             {listed(tuple(s.value for s in Sharding))}, and zero3 within a node (HSDP)",
         f"  micro-batch tokens   {listed(BUDGET_MULTIPLES)} x longest sequence, up to {MAX_BUDGET_TOKENS} per GPU",
         f"  log-prob tokens      {listed(INFERENCE_MULTIPLES)} x micro-batch tokens",

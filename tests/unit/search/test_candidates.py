@@ -120,3 +120,14 @@ def test_sizes_are_halvings_then_whole_nodes(gpu: str, nodes: int, expected: tup
 def test_chunks_cover_every_row_once() -> None:
     covered = [i for piece in chunks(40_000) for i in range(piece.start, piece.stop)]
     assert covered == list(range(40_000))
+
+
+def test_experts_spread_over_ranks_that_shard_weights() -> None:
+    """ZeRO-2/3 with EP: a whole number of ranks shards each expert, in every shard group of HSDP."""
+    table = enumerate_trainer(trainer_facts("qwen3-30b-a3b"), max_tokens=9216, num_nodes=2).table
+    sharded = table.take(table.sharding >= SHARDINGS.index(Sharding.ZERO2))
+    group = sharded.shard_ranks * sharded.tp
+    assert {1.0, 8.0, 16.0} <= set(np.unique(sharded.ep))
+    assert (np.mod(group, sharded.ep * sharded.etp) == 0).all()
+    assert ((sharded.ep == 1) | (sharded.etp == 1)).all()
+    assert ((sharded.etp > 1) & (sharded.etp == sharded.tp)).any()
