@@ -13,7 +13,7 @@ from math import fsum
 from planner.cost.jobs import host_stage_s, trainer_job
 from planner.cost.terms import TIME_TERMS, Resource, Terms, bound_by
 from planner.cost.worker import StageCost, WorkerCosts
-from planner.domain.execution import Execution, ExecutionMode
+from planner.domain.execution import Execution, ExecutionMode, ShardedSync
 from planner.domain.hardware import Pool
 from planner.domain.plan import DeviceGroup, GpuMemory, HostRam, NamedValue, Placement, ScheduledStage
 from planner.domain.stages import ROLLOUT_ENGINES, Stage, StageKind, StageName, Worker, WorkerName
@@ -62,7 +62,7 @@ class Assembled:
     """Seconds per iteration: the period of an asynchronous configuration, else the end of its last stage."""
     timing: Timing
     execution: Execution
-    """As it turned out: with the fusions that the timing really has."""
+    """As it turned out: with the fusions that the timing really has, and the ways in which weights are synced."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -93,8 +93,16 @@ def assemble(placed: Sequence[PlacedStrategy], inputs: PricingInputs, timing: Ti
         misfits=_misfits(placements, costs, by_name, inputs),
         time_s=line.time_s,
         timing=chosen,
-        execution=replace(inputs.execution, fusions=chosen.fusions),
+        execution=replace(inputs.execution, fusions=chosen.fusions, sharded_syncs=_used_syncs(placed, inputs)),
     )
+
+
+def _used_syncs(placed: Sequence[PlacedStrategy], inputs: PricingInputs) -> tuple[ShardedSync, ...]:
+    """Of the ways to sync shards only, the one for where the engine sits."""
+    by_name = {item.worker.name: item for item in placed}
+    shares = by_name[WorkerName.ACTOR_TRAINER].overlaps(by_name[WorkerName.ROLLOUT_ENGINE])
+    used = ShardedSync.MICRO_GROUPS if shares else ShardedSync.SHARD_TO_SHARD
+    return tuple(way for way in inputs.execution.sharded_syncs if way is used)
 
 
 def _seconds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy, ShardedSync
 from planner.domain.framework import FrameworkRules
 from planner.domain.plan import Limits
 
@@ -19,10 +19,24 @@ def synchronous_executions(limits: Limits, rules: FrameworkRules | None) -> tupl
     fusions = tuple(f for f in Fusion if f in limits.fusions and (rules is None or f in rules.fusions))
     policy = policy_of(limits, rules)
     without_joint = tuple(f for f in fusions if f is not Fusion.INTRA_STAGE)
-    result = [Execution(fusions=without_joint, policy=policy)]
-    if Fusion.INTRA_STAGE in fusions:
-        result.append(Execution(fusions=fusions, policy=policy))
-    return tuple(result)
+    kinds = [without_joint, *([fusions] if Fusion.INTRA_STAGE in fusions else [])]
+    ways = sync_ways(limits, rules)
+    return tuple(Execution(fusions=kind, policy=policy, sharded_syncs=way) for way in ways for kind in kinds)
+
+
+def sync_ways(limits: Limits, rules: FrameworkRules | None) -> tuple[tuple[ShardedSync, ...], ...]:
+    """Ways of the weight sync that together hold the best one.
+
+    Shard-to-shard is never slower than full gather, so that without a framework, which may ask something of the
+    strategies, it takes the place of that. Micro-groups can be: a rank that holds almost everything gathers nothing
+    more, but is charged its engine shard, as the sides of a sync are priced alone (docs/cost/weight-sync.md).
+    """
+    if rules is not None:
+        known = {rule.way for rule in rules.sharded_syncs}
+        return ((), *((way,) for way in ShardedSync if way in limits.sharded_syncs and way in known))
+    apart = tuple(way for way in limits.sharded_syncs if way is ShardedSync.SHARD_TO_SHARD)
+    shared = tuple(way for way in ShardedSync if way in limits.sharded_syncs)
+    return tuple(dict.fromkeys((apart, shared)))
 
 
 def asynchronous_executions(staleness: int, limits: Limits, rules: FrameworkRules | None) -> tuple[Execution, ...]:
@@ -30,7 +44,12 @@ def asynchronous_executions(staleness: int, limits: Limits, rules: FrameworkRule
     modes = [ExecutionMode.BATCHES, ExecutionMode.STREAMING]
     if rules is not None:
         modes = [mode for mode in modes if staleness <= rules.max_staleness_of(mode)]
-    return tuple(Execution(mode=mode, staleness=staleness, policy=policy_of(limits, rules)) for mode in modes)
+    policy = policy_of(limits, rules)
+    # Trainer and engines are apart in all of them.
+    ways = tuple(way for way in sync_ways(limits, rules) if ShardedSync.MICRO_GROUPS not in way)
+    return tuple(
+        Execution(mode=mode, staleness=staleness, policy=policy, sharded_syncs=way) for mode in modes for way in ways
+    )
 
 
 def permitted_executions(limits: Limits, rules: FrameworkRules | None) -> tuple[Execution, ...]:

@@ -19,6 +19,7 @@ from planner.cost.link_bytes import (
 )
 from planner.cost.trunk import trajectory_bytes, weight_copy_bytes
 from planner.cost.worker import Site
+from planner.domain.execution import ShardedSync
 from planner.domain.hardware import NodeType
 from planner.domain.links import Link, LinkUse, StageLinks
 from planner.domain.plan import DeviceGroup, Placement, Plan
@@ -68,7 +69,7 @@ class _View:
             cache = sum(term.value for term in item.gpu_memory.terms if term.name == "kv_cache")
             return engine_bytes(job, item.strategy, engine_slots(job, item.strategy, cache), site)
         assert isinstance(item.strategy, TrainerStrategy)
-        trainer = trainer_job(plan.workload, self.graph, worker)
+        trainer = trainer_job(plan.workload, self.graph, worker, plan.execution)
         trains = self.graph.stage(item.stage).kind is StageKind.TRAINING
         load = trainer.train_load if trains else dict(trainer.inference_loads)[item.stage]
         assert load is not None
@@ -81,15 +82,20 @@ class _View:
         trainer = plan.placement(StageName.ACTOR_UPDATE)
         assert isinstance(trainer.strategy, TrainerStrategy) and trainer.worker is not None
         source = self._group(trainer.device_group)
-        site, job = self._site(source), trainer_job(plan.workload, self.graph, self.graph.worker(trainer.worker))
+        site = self._site(source)
+        job = trainer_job(plan.workload, self.graph, self.graph.worker(trainer.worker), plan.execution)
         sides = []
         for engine in self._engines():
             assert isinstance(engine.strategy, RolloutStrategy) and engine.worker is not None
             group = self._group(engine.device_group)
-            is_apart = self._is_apart(source, group)
+            shares, is_apart = _share(source, group), self._is_apart(source, group)
             shard = synced_bytes(engine_job(plan.workload, self.graph.worker(engine.worker)), engine.strategy)
-            arriving = LinkBytes(hbm_bytes=2.0 * shard, nic_bytes=shard if is_apart else 0.0)
-            sending = sending_bytes(job, trainer.strategy, site, is_apart=is_apart)
+            arriving = LinkBytes(
+                hbm_bytes=2.0 * shard,
+                nic_bytes=shard if is_apart else 0.0,
+                scale_up_bytes=shard if shares and ShardedSync.MICRO_GROUPS in plan.execution.sharded_syncs else 0.0,
+            )
+            sending = sending_bytes(job, trainer.strategy, site, shares_gpus=shares, is_apart=is_apart)
             sides += [_uses(arriving, self._site(group).node, 1), _uses(sending, site.node, 1)]
         uses = _fullest(*sides)
         capacity, copies = plan.cluster.inter_pool_total_bytes_per_s, len(self._across())
@@ -102,7 +108,7 @@ class _View:
         """Whether weights go over NICs: no GPU is shared, and not all are in one scale-up domain."""
         if source.pool != target.pool:
             return True
-        if max(source.first_gpu, target.first_gpu) < min(source.ranks.stop, target.ranks.stop):
+        if _share(source, target):
             return False
         domain = self.plan.cluster.pool(source.pool).node.scale_up_domain_gpus
         first = min(source.first_gpu, target.first_gpu)
@@ -123,6 +129,12 @@ class _View:
 
     def _group(self, name: str) -> DeviceGroup:
         return next(group for group in self.plan.device_groups if group.id == name)
+
+
+def _share(source: DeviceGroup, target: DeviceGroup) -> bool:
+    """Whether two groups have a GPU in common."""
+    first, last = max(source.first_gpu, target.first_gpu), min(source.ranks.stop, target.ranks.stop)
+    return source.pool == target.pool and first < last
 
 
 def _fullest(*sides: tuple[LinkUse, ...]) -> tuple[LinkUse, ...]:

@@ -11,6 +11,7 @@ from planner.cost.work_bound import iteration_flop
 from planner.domain.execution import Execution, ExecutionMode
 from planner.domain.fixed import FixedField
 from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
+from planner.domain.framework_sync import narrowed
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.overheads import Overheads
 from planner.domain.plan import Limits
@@ -167,9 +168,11 @@ class Shop:
             first = mirrored.graph.worker(WorkerName.ROLLOUT_ENGINE)
             return as_second_engine(self.price(first, pool, mirrored), worker)
         streams = execution.mode is ExecutionMode.STREAMING and worker.name is WorkerName.ROLLOUT_ENGINE
-        key = (worker, pool.name, share, (execution.mode, execution.staleness) if streams else execution.fusions)
+        # Strategies that are open and, for what takes part in it, prices depend on the way of the weight sync.
+        place = (worker, pool.name, share, execution.sharded_syncs)
+        key = (*place, (execution.mode, execution.staleness) if streams else execution.fusions)
         if key not in self._priced:
-            fused = (worker, pool.name, share, synchronous_executions(self.request.limits, self.rules)[0].fusions)
+            fused = (*place, synchronous_executions(self.request.limits, self.rules)[0].fusions)
             known = None if streams else self._priced.get(fused)
             if known is None or execution.fusions:
                 self._priced[key] = price_worker(worker, pool, inputs, self.clock)
@@ -198,7 +201,7 @@ def make_inputs(
         workload=workload,
         graph=build_graph(workload, is_split=execution.is_split),
         overheads=overheads or load_overheads(),
-        rules=rules,
+        rules=None if rules is None else narrowed(rules, execution.sharded_syncs),
         across_sizes=rules is None or not rules.shared_workers_use_whole_group,
         execution=execution,
         fixed=fixed,

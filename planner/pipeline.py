@@ -58,6 +58,7 @@ from planner.solving import (
     search_limits,
     solve_parts,
 )
+from planner.sync_choice import best_sync
 from planner.units import format_seconds_like
 from planner.variation import varying_time_s
 
@@ -363,6 +364,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
     _confirm(assembled, solution)
     result = outcome.result
     assembled, gain = _plain_if_as_good(placed, outcome.inputs, assembled)
+    assembled, synced = best_sync(placed, outcome.inputs, assembled, request.limits)
     value = result.value
     if result.unit != "GPUs":
         # Everything else is proportional to the time.
@@ -403,6 +405,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
         assumptions=(
             *_with_sensitivity(_in_time_left(request, start), cluster, outcome, solution, placed),
             *gain,
+            *synced,
             *_off_policy(request, outcome),
         ),
         execution=assembled.execution,

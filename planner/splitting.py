@@ -79,8 +79,8 @@ def tables_below(
 
 
 def without_fusions(executions: Sequence[Execution]) -> tuple[Execution, ...]:
-    """The executions that can be split, each once: those without fusion."""
-    return tuple(dict.fromkeys(replace(execution, fusions=()) for execution in executions))
+    """The executions that can be split, each once: those without fusion, with a weight sync by full gather."""
+    return tuple(dict.fromkeys(replace(execution, fusions=(), sharded_syncs=()) for execution in executions))
 
 
 def _apart(table: OptionTable) -> list[np.ndarray]:

@@ -149,7 +149,8 @@ def execution_text(plan: Plan) -> str:
     execution = plan.execution
     lag = f", at most {execution.staleness} versions behind" if execution.is_asynchronous else ""
     fused = "".join(f", {fusion.value} fusion" for fusion in execution.fusions)
-    return f"{execution.mode.value}{lag}{fused}"
+    synced = "".join(f", {way.value} weight sync" for way in execution.sharded_syncs)
+    return f"{execution.mode.value}{lag}{fused}{synced}"
 
 
 def readme_file(plan: Plan, rules: FrameworkRules, digest: str, notes: Notes) -> ExportFile:

@@ -27,9 +27,10 @@ def workload(
     objective: str | None = None, deadline: str | None = None, budget: str | None = None, steps: int | None = None,
     max_gpus: int | None = None, memory_margin: str | None = None, prices: Sequence[str] = (),
     profile: str | PathLike[str] | None = None, staleness: int | None = None, allow: Sequence[str] = (),
-    fusion: str | None = None, policy: str | None = None, share: Sequence[str] = (), apart: Sequence[str] = (),
-    fix: Sequence[str] = (), alternatives: int | None = None, time_limit: str | None = None,
-    solver: str | None = None, seed: int | None = None, strategies: Sequence[WorkerSpec] = (),
+    fusion: str | None = None, sync: str | None = None, policy: str | None = None,
+    share: Sequence[str] = (), apart: Sequence[str] = (), fix: Sequence[str] = (), alternatives: int | None = None,
+    time_limit: str | None = None, solver: str | None = None, seed: int | None = None,
+    strategies: Sequence[WorkerSpec] = (),
 ) -> WorkloadSpec:  # fmt: skip
     """A workload as a value, to be asked about more than once. None and empty mean: not given, so the default.
 
@@ -51,8 +52,9 @@ def workload(
         train_precision=train_precision, rollout_precision=rollout_precision, lora_rank=lora_rank,
         framework=framework, objective=objective, deadline=deadline, budget=budget, steps=steps, max_gpus=max_gpus,
         memory_margin=memory_margin, prices=_texts(prices), profile=_text(profile), staleness=staleness,
-        allow=_texts(allow), fusion=fusion, policy=policy, share=_texts(share), apart=_texts(apart), fix=_texts(fix),
-        alternatives=alternatives, time_limit=time_limit, solver=solver, seed=seed, strategies=tuple(strategies),
+        allow=_texts(allow), fusion=fusion, sync=sync, policy=policy,
+        share=_texts(share), apart=_texts(apart), fix=_texts(fix), alternatives=alternatives, time_limit=time_limit,
+        solver=solver, seed=seed, strategies=tuple(strategies),
     )  # fmt: skip
     return over_model(model, given)
 

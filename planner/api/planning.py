@@ -24,9 +24,9 @@ def plan(
     objective: str | None = None, deadline: str | None = None, budget: str | None = None, steps: int | None = None,
     max_gpus: int | None = None, memory_margin: str | None = None, prices: Sequence[str] = (),
     profile: str | PathLike[str] | None = None, staleness: int | None = None, allow: Sequence[str] = (),
-    fusion: str | None = None, policy: str | None = None, share: Sequence[str] = (), apart: Sequence[str] = (),
-    fix: Sequence[str] = (), alternatives: int | None = None, time_limit: str | None = None,
-    solver: str | None = None, seed: int | None = None,
+    fusion: str | None = None, sync: str | None = None, policy: str | None = None,
+    share: Sequence[str] = (), apart: Sequence[str] = (), fix: Sequence[str] = (), alternatives: int | None = None,
+    time_limit: str | None = None, solver: str | None = None, seed: int | None = None,
 ) -> PlanResult:  # fmt: skip
     """The best plan of the declared space, with its proof: `rlplan plan`.
 
@@ -50,7 +50,7 @@ def plan(
         reward_latency=reward_latency, reward_parallel=reward_parallel, train_precision=train_precision,
         rollout_precision=rollout_precision, lora_rank=lora_rank, framework=framework, objective=objective,
         deadline=deadline, budget=budget, steps=steps, max_gpus=max_gpus, memory_margin=memory_margin,
-        prices=prices, profile=profile, staleness=staleness, allow=allow, fusion=fusion, policy=policy,
+        prices=prices, profile=profile, staleness=staleness, allow=allow, fusion=fusion, sync=sync, policy=policy,
         share=share, apart=apart, fix=fix, alternatives=alternatives, time_limit=time_limit, solver=solver,
         seed=seed,
     )  # fmt: skip

@@ -50,6 +50,7 @@ OPTIONS: dict[str, object] = {
     "staleness": opt.Staleness,
     "allow": opt.Allow,
     "fusion": opt.Fusion,
+    "sync": opt.Sync,
     "policy": opt.Policy,
     "share": opt.Share,
     "apart": opt.Apart,

@@ -23,7 +23,9 @@ from planner.cost.offload import host_link_rate
 from planner.cost.rollout import STEADY_BATCHES, batch_rollout, streaming_rollout
 from planner.cost.terms import Terms, total
 from planner.cost.trajectory import TrajectoryTable, trajectory_table
+from planner.cost.weight_sync import scale_up_rate
 from planner.cost.worker import EngineJob, Site, StageCost, WorkerCosts
+from planner.domain.execution import ShardedSync
 from planner.domain.hardware import Gpu, Precision
 from planner.domain.model import Model
 from planner.domain.strategy import (
@@ -347,7 +349,8 @@ def _sync_terms(
 ) -> Terms | None:
     """The engine's share of a weight sync: copy into place (read and write) plus host time per tensor.
 
-    From other GPUs its shard also arrives over the NIC. Quantisation to 8 bit reads 16-bit weights and writes
+    From other GPUs its shard also arrives over the NIC. With micro-groups it gathers its shard inside the scale-up
+    domain, in place of the trainer that gathers everything. Quantisation to 8 bit reads 16-bit weights and writes
     8-bit ones.
     """
     if not job.receives_weights:
@@ -361,6 +364,8 @@ def _sync_terms(
     }
     if is_remote:
         terms["sync_send"] = num_bytes / nic_rate(site.node)
+    elif ShardedSync.MICRO_GROUPS in job.sharded_syncs:
+        terms["sync_gather"] = num_bytes / scale_up_rate(site)
     return terms
 
 

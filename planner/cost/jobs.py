@@ -10,7 +10,7 @@ from planner.domain.stages import ROLLOUT_ENGINES, StageGraph, StageKind, StageN
 from planner.domain.workload import GenerationLoad, TokenLoad, Workload
 
 
-def trainer_job(workload: Workload, graph: StageGraph, worker: Worker) -> TrainerJob:
+def trainer_job(workload: Workload, graph: StageGraph, worker: Worker, execution: Execution = IN_STEP) -> TrainerJob:
     """The job of a training or forward-only worker.
 
     Assessors score what was generated (discarded groups included where the reward decides what is
@@ -36,6 +36,7 @@ def trainer_job(workload: Workload, graph: StageGraph, worker: Worker) -> Traine
         precision=workload.train_precision,
         sends_weights=is_actor_trainer,
         rollout_precision=workload.rollout_precision,
+        sharded_syncs=execution.sharded_syncs if is_actor_trainer else (),
     )
 
 
@@ -58,6 +59,7 @@ def engine_job(workload: Workload, worker: Worker, execution: Execution = IN_STE
         lora_rank=workload.lora_rank if is_rollout else None,
         moments=_rollout_moments(execution) if is_rollout else frozenset(),
         streamed_batches=execution.staleness if is_rollout and execution.mode is ExecutionMode.STREAMING else None,
+        sharded_syncs=execution.sharded_syncs if is_rollout else (),
     )
 
 

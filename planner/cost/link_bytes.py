@@ -280,12 +280,14 @@ def kernel_chain_s(job: TrainerJob, site: Site, *, trains: bool, is_recomputed: 
     return job.num_optimizer_steps * job.num_epochs * step
 
 
-def sending_bytes(job: TrainerJob, strategy: TrainerStrategy, site: Site, *, is_apart: bool) -> LinkBytes:
+def sending_bytes(
+    job: TrainerJob, strategy: TrainerStrategy, site: Site, *, shares_gpus: bool, is_apart: bool
+) -> LinkBytes:
     """Bytes per GPU of the trainer's side of a weight sync: its shards gathered, and its part of one copy sent to
-    engines on other GPUs."""
+    engines on other GPUs. `is_apart` says that this goes over the NIC."""
     table = TrainerTable.of((strategy,))
     at = layout(table, model_totals(job.model, job.has_vocabulary_head), site.node)
-    received, remote = gathered_ratios(table, at, site.node)
+    received, remote = gathered_ratios(job, table, at, site.node, is_apart=not shares_gpus)
     copy_bytes = sync_bytes(job, at)
     sent = copy_bytes / strategy.num_gpus if is_apart else 0.0
     return LinkBytes(scale_up_bytes=copy_bytes * float(received[0]), nic_bytes=copy_bytes * float(remote[0]) + sent)

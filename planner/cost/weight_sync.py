@@ -3,6 +3,11 @@
 The cost of a pair (trainer layout, engine layout) is kept separable so that the search can price both sides
 alone: the trainer pays `sync_gather` (every rank assembles full tensors), `sync_send` when engines sit on other
 GPUs, and `sync_fixed`; the engine pays `sync_load` for what it reads.
+
+Sharded syncs (`ShardedSync`) move to each GPU only what its engine shard needs. With micro-groups a GPU that holds a
+share h of the model and needs a share e receives at most e of it over the scale-up link, which the engine pays in place
+of the trainer's 1 - h; what other domains hold still comes in once per domain, which the trainer pays. Shard-to-shard
+nothing is gathered: trainer ranks send disjoint parts of one copy. docs/cost/weight-sync.md has the derivation.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from planner.cost.layout import Layout
 from planner.cost.memory import States, is_zero3
 from planner.cost.terms import Terms
 from planner.cost.worker import Site, TrainerJob
+from planner.domain.execution import ShardedSync
 from planner.domain.hardware import NodeType
 from planner.domain.strategy import FloatArray, TrainerTable
 
@@ -39,21 +45,39 @@ def sync_terms(
     """
     node, overheads = site.node, site.overheads
     copy_bytes = sync_bytes(job, at)
-    received, remote = gathered_ratios(table, at, node)
-    local_rate = node.gpu.scale_up_bytes_per_s * overheads.sync_gather_ratio
-    gather = copy_bytes * (received / local_rate + remote / group_rate(table.num_gpus, node))
-    fixed = np.full_like(gather, overheads.sync_fixed_s)
     send = copy_bytes / (table.num_gpus * nic_rate(node))
-    return {"sync_gather": gather, "sync_fixed": fixed}, {
-        "sync_gather": gather,
+    fixed = np.full_like(send, overheads.sync_fixed_s)
+    return {"sync_gather": _gather_s(job, table, at, site, is_apart=False), "sync_fixed": fixed}, {
+        "sync_gather": _gather_s(job, table, at, site, is_apart=True),
         "sync_send": send,
         "sync_fixed": fixed,
     }
 
 
-def gathered_ratios(table: TrainerTable, at: Layout, node: NodeType) -> tuple[FloatArray, FloatArray]:
-    """(received by each GPU, brought in by each NIC) of one copy of the model while shards are gathered."""
-    return 1.0 - _held_ratio(table, at), _remote_ratio(table, at, node.scale_up_domain_gpus)
+def _gather_s(job: TrainerJob, table: TrainerTable, at: Layout, site: Site, *, is_apart: bool) -> FloatArray:
+    node = site.node
+    received, remote = gathered_ratios(job, table, at, node, is_apart=is_apart)
+    seconds = received / scale_up_rate(site) + remote / group_rate(table.num_gpus, node)
+    return np.asarray(sync_bytes(job, at) * seconds)
+
+
+def scale_up_rate(site: Site) -> float:
+    """Bytes/s at which bucketed gathers reach one GPU inside its scale-up domain."""
+    return site.node.gpu.scale_up_bytes_per_s * site.overheads.sync_gather_ratio
+
+
+def gathered_ratios(
+    job: TrainerJob, table: TrainerTable, at: Layout, node: NodeType, *, is_apart: bool
+) -> tuple[FloatArray, FloatArray]:
+    """(received by each GPU, brought in by each NIC) of one copy of the model while shards are gathered; what the
+    engine pays for is left out."""
+    none = np.zeros_like(table.num_gpus)
+    if is_apart and ShardedSync.SHARD_TO_SHARD in job.sharded_syncs:
+        return none, none
+    received = 1.0 - _held_ratio(table, at)
+    if not is_apart and ShardedSync.MICRO_GROUPS in job.sharded_syncs:
+        received = none
+    return received, _remote_ratio(table, at, node.scale_up_domain_gpus)
 
 
 def _held_ratio(table: TrainerTable, at: Layout) -> FloatArray:

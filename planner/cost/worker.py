@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from planner.cost.terms import Terms
+from planner.domain.execution import ShardedSync
 from planner.domain.hardware import NodeType, Precision
 from planner.domain.model import Model
 from planner.domain.overheads import Overheads
@@ -79,6 +80,8 @@ class TrainerJob:
     sends_weights: bool
     """True for the actor trainer, which takes part in the weight sync."""
     rollout_precision: Precision
+    sharded_syncs: tuple[ShardedSync, ...] = ()
+    """Ways in which the weight sync moves shards only; empty: full gather."""
     num_mtp_modules: int = 0
     """Multi-token-prediction modules trained with the model: a layer, its projection and the head once more each."""
     is_block_scaled: bool = False
@@ -103,6 +106,8 @@ class EngineJob:
     """Moments to price beside the duration."""
     streamed_batches: int | None = None
     """Streaming: how many batches may be in flight at a time; None where a batch ends before the next one begins."""
+    sharded_syncs: tuple[ShardedSync, ...] = ()
+    """Ways in which the weight sync moves shards only; empty: full gather."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,16 @@ class Fusion(StrEnum):
     """Actor and critic updates are interleaved in one pipeline and fill each other's bubbles."""
 
 
+class ShardedSync(StrEnum):
+    """Ways in which a weight sync moves to each engine GPU only its own shard. The other way, and the usual one: every
+    trainer GPU gathers full tensors, bucket by bucket, whatever the engine needs of them (full gather)."""
+
+    MICRO_GROUPS = "micro-groups"
+    """Engines on the trainer's GPUs: ranks gather what their engine shards need, within small groups of neighbours."""
+    SHARD_TO_SHARD = "shard-to-shard"
+    """Engines on other GPUs: trainer ranks send disjoint parts of what they hold straight into engine shards."""
+
+
 class SchedulingPolicy(StrEnum):
     """Who decides the order of stages that are ready at the same time."""
 
@@ -56,8 +66,9 @@ class Execution:
 
     `staleness` is the largest lag in versions between the weights that generated a response and those that are
     updated with it; 0 exactly for synchronous plans. `second_share_ratio` is the share of the responses that a second
-    group of engines generates, a multiple of 1 / `NUM_SHARES`; 0 where one group generates all. Raises ValueError when
-    these contradict each other.
+    group of engines generates, a multiple of 1 / `NUM_SHARES`; 0 where one group generates all. `sharded_syncs` are the
+    ways in which the weight sync moves shards only; empty for full gather, as in every split rollout. Raises ValueError
+    when these contradict each other.
     """
 
     mode: ExecutionMode = ExecutionMode.SYNCHRONOUS
@@ -65,6 +76,7 @@ class Execution:
     fusions: tuple[Fusion, ...] = ()
     policy: SchedulingPolicy = SchedulingPolicy.PLANNED
     second_share_ratio: float = 0.0
+    sharded_syncs: tuple[ShardedSync, ...] = ()
 
     def __post_init__(self) -> None:
         if self.staleness < 0 or (self.mode is ExecutionMode.SYNCHRONOUS) != (self.staleness == 0):
@@ -75,6 +87,10 @@ class Execution:
             raise ValueError(f"a share of {self.second_share_ratio} is no multiple of 1/{NUM_SHARES} below 1")
         if self.is_split and (self.fusions or self.policy is SchedulingPolicy.SEQUENTIAL):
             raise ValueError("a split rollout is neither fused with other stages nor run by a sequential controller")
+        if self.sharded_syncs != tuple(way for way in ShardedSync if way in self.sharded_syncs):
+            raise ValueError("ways of a sharded weight sync are listed once each, in the order of ShardedSync")
+        if self.is_split and self.sharded_syncs:
+            raise ValueError("the weight sync of a split rollout gathers full tensors")
 
     @property
     def is_asynchronous(self) -> bool:

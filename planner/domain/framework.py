@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
-from planner.domain.framework_limits import MultipleEpochs, OffloadRule, OldLogprobNeed
+from planner.domain.framework_limits import MultipleEpochs, OffloadRule, OldLogprobNeed, ShardedSyncRule
 from planner.domain.hardware import Precision
 from planner.domain.model import Model
 from planner.domain.stages import StageName, WorkerName
@@ -100,6 +100,14 @@ class TrainerBackend:
     `budget_chunks`, and of `budget_block`."""
     budget_chunks: int = 1
     budget_block: int = 1
+    max_etp: int | None = None
+    """Largest expert-TP; None: no limit of its own."""
+    ep_stands_alone: bool = False
+    """Expert parallelism excludes tp, cp and hybrid sharding."""
+    ep_architectures: frozenset[str] = frozenset()
+    """Architectures whose experts the back end can spread; empty: all."""
+    ep_excludes_critic: bool = False
+    ep_excludes_lora: bool = False
     counts_sequences: frozenset[WorkerName] = frozenset()
     """Workers whose micro-batches are a number of longest sequences, so that budgets are not rounded."""
 
@@ -162,6 +170,10 @@ class FrameworkRules:
     """Iterations that overlap need another engine class, which has no data-parallel attention."""
     expert_exchanges: frozenset[ExpertExchange] = frozenset({ExpertExchange.GATHER})
     """How tokens may reach the experts of engines with data-parallel attention."""
+    rollout_needs_ep: bool = False
+    """Engines spread routed experts over their ranks."""
+    sharded_syncs: tuple[ShardedSyncRule, ...] = ()
+    """Ways in which the weight sync can move shards only; full gather is always there."""
     engine_idles_apart: frozenset[EngineIdle] | None = None
     """`engine_idles` of engines on GPUs of their own; None: no difference."""
     equal_gpus_per_node: bool = False
@@ -359,6 +371,11 @@ _ROW_RULES: tuple[_RowRule, ...] = (
         allows=lambda b, t, trains, _: _is_in(
             t.offload, OFFLOADS, frozenset(b.offloads if trains else b.inference_offloads)
         ),
+    _RowRule(
+        reason="expert tp above the limit",
+        allows=lambda b, t, *_: np.asarray((t.etp <= b.max_etp) if b.max_etp is not None else _constant(t, True)),
+        fault=lambda b, s: f"expert tp is {s.etp}, at most {b.max_etp}",
+    ),
         fault=lambda _, s: f"offload '{s.offload.value}' is not offered",
     ),
     _RowRule(reason="tp must divide heads and key/value heads", allows=_kv_heads),
@@ -462,6 +479,7 @@ def _attention_dp_masks(
     groups = table.attention_dp
     is_split = groups > 1
     most = rules.max_attention_dp
+        ("no engine without expert parallelism", np.asarray(~wide_ep & rules.rollout_needs_ep)),
     above = "no data-parallel attention in engines" if most == 1 else f"attention dp above {most}"
     allowed = np.array([kind in rules.expert_exchanges for kind in EXPERT_EXCHANGES])
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from planner.domain.execution import ExecutionMode
+from planner.domain.execution import ExecutionMode, ShardedSync
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Offload
 from planner.domain.workload import Workload
@@ -39,6 +39,22 @@ class OldLogprobNeed(StrEnum):
 
 KL_IN_REWARD_ALGORITHMS = ("ppo", "reinforce++")
 """Algorithms whose estimators subtract the KL term from the reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedSyncRule:
+    """A way of moving only shards in a weight sync, and what it needs of the plan."""
+
+    way: ShardedSync
+    backends: frozenset[str]
+    """Names of training back ends that have it."""
+    max_etp: int | None = None
+    """Largest expert-TP of trainers; None: no limit."""
+    max_rollout_pp: int | None = None
+    needs_rollout_ep: bool = False
+    """Only routed experts move so, to engines that spread them over their ranks."""
+    equal_precisions: bool = False
+    """Training and rollout have one number format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from planner.domain.framework import (
 from planner.domain.framework_budgets import budget_keys, budget_rejections
 from planner.domain.framework_limits import EngineSite
 from planner.domain.framework_sites import allowed_at, idles_at, sizes_fit
+from planner.domain.framework_sync import narrowed, sync_problems
 from planner.domain.framework_workload import (
     batches_problem,
     for_workload,
@@ -122,7 +123,7 @@ def framework_problems(rules: FrameworkRules, plan: Plan) -> tuple[FrameworkProb
         (ProblemKind.EXECUTION, _execution_problems(rules, plan.execution, plan.workload)),
         (ProblemKind.EXECUTION, _order_problems(rules, plan)),
         (ProblemKind.STAGE, _stage_problems(rules, plan, workers)),
-        (ProblemKind.STRATEGY, _strategy_problems(strict, plan, workers)),
+        (ProblemKind.STRATEGY, _strategy_problems(narrowed(strict, plan.execution.sharded_syncs), plan, workers)),
         (ProblemKind.MESH, _mesh_problems(strict, plan.workload, workers)),
         (ProblemKind.PLACEMENT, _placement_problems(rules, plan, workers)),
         (ProblemKind.BATCH, _batch_problems(plan.workload, workers)),
@@ -172,6 +173,7 @@ def _execution_problems(rules: FrameworkRules, execution: Execution, workload: W
     if lack is not None:
         problems.append(f"it has {lack} with {execution.mode.value}")
     problems += [f"it has no {fusion.value} fusion" for fusion in execution.fusions if fusion not in rules.fusions]
+    problems += sync_problems(rules, execution, workload)
     return problems
 
 

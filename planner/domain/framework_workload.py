@@ -7,6 +7,7 @@ from dataclasses import replace
 from planner.domain.execution import ExecutionMode
 from planner.domain.framework import FrameworkRules, TrainerBackend
 from planner.domain.framework_limits import KL_IN_REWARD_ALGORITHMS, MultipleEpochs, OldLogprobNeed
+from planner.domain.framework_sync import sync_lack
 from planner.domain.stages import WorkerName
 from planner.domain.workload import Workload
 
@@ -55,6 +56,7 @@ def for_workload(rules: FrameworkRules, workload: Workload, *, tolerant: bool = 
             if workload.train_precision in backend.train_precisions
         ),
         offload_rules=tuple(rule for rule in concern if rule.site is not None),
+        sharded_syncs=tuple(rule for rule in rules.sharded_syncs if sync_lack(rule, workload) is None),
         allows_rollout_ep=rules.allows_rollout_ep
         and not (rules.lora_excludes_rollout_ep and workload.lora_rank is not None),
     )

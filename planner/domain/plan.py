@@ -7,7 +7,7 @@ from enum import StrEnum
 from math import fsum
 
 from planner.domain.bands import Band
-from planner.domain.execution import IN_STEP, Execution, Fusion, SchedulingPolicy
+from planner.domain.execution import IN_STEP, Execution, Fusion, SchedulingPolicy, ShardedSync
 from planner.domain.fixed import FixedField
 from planner.domain.hardware import Cluster
 from planner.domain.links import StageLinks
@@ -52,6 +52,9 @@ class Limits:
     """Responses may be continued by newer weights (streaming)."""
     fusions: tuple[Fusion, ...] = (Fusion.INTER_STAGE,)
     """Stage fusions that the search may use, where the framework can."""
+    sharded_syncs: tuple[ShardedSync, ...] = ()
+    """Ways of moving only shards in a weight sync that the search may use beside full gather, where the framework
+    can; few can, so none unless asked for."""
     policy: SchedulingPolicy | None = None
     """None: that of the framework, or the planned order without one."""
     must_share: tuple[tuple[WorkerName, ...], ...] = ()

@@ -479,7 +479,7 @@ def _price_key(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[objec
     losses = replace(losses, rollout_ratio=1.0)
     return (
         *shared,
-        trainer_job(workload, inputs.graph, worker),
+        trainer_job(workload, inputs.graph, worker, execution),
         replace(node, host_ram_bytes=0.0, gpu=replace(node.gpu, memory_bytes=0.0)),
         replace(inputs.overheads, step_losses=losses),
     )

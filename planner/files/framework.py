@@ -15,9 +15,15 @@ from typing import TypeVar, cast
 
 import yaml
 
-from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.execution import ExecutionMode, Fusion, SchedulingPolicy, ShardedSync
 from planner.domain.framework import FrameworkRules, TrainerBackend
-from planner.domain.framework_limits import EngineSite, MultipleEpochs, OffloadRule, OldLogprobNeed
+from planner.domain.framework_limits import (
+    EngineSite,
+    MultipleEpochs,
+    OffloadRule,
+    OldLogprobNeed,
+    ShardedSyncRule,
+)
 from planner.domain.hardware import Precision
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import ContextParallel, EngineIdle, ExpertExchange, Offload, Recompute, Sharding
@@ -59,6 +65,7 @@ _MEMBERS: dict[str, type[StrEnum]] = {
     "policy": SchedulingPolicy,
     "multiple_epochs": MultipleEpochs,
     "site": EngineSite,
+    "way": ShardedSync,
 }
 """Keys whose value is one member of an enumeration."""
 _BUDGET_RANKS = ("tp", "pp", "cp", "ep", "etp")
@@ -112,6 +119,10 @@ def _load(name: str) -> FrameworkRules:
             _offload_rule(_mapping(item, where), f"{where}: offload_rules[{i}]")
             for i, item in enumerate(_list(values.pop("offload_rules", []), f"{where}: offload_rules"))
         ),
+        "sharded_syncs": tuple(
+            _sharded_sync(_mapping(item, where), f"{where}: sharded_syncs[{i}]")
+            for i, item in enumerate(_list(values.pop("sharded_syncs", []), f"{where}: sharded_syncs"))
+        ),
         "must_share": _worker_sets(values.pop("must_share", None), f"{where}: must_share"),
         "may_share": _worker_sets(values.pop("may_share", None), f"{where}: may_share"),
         "indivisible_shares": _worker_sets(values.pop("indivisible_shares", []), f"{where}: indivisible_shares"),
@@ -127,6 +138,13 @@ def _offload_rule(values: dict[str, object], where: str) -> OffloadRule:
         "reason": str(values.pop("reason", "")),
     }
     return _build(OffloadRule, values, where, extra)
+
+
+def _sharded_sync(values: dict[str, object], where: str) -> ShardedSyncRule:
+    extra: dict[str, object] = {
+        "backends": frozenset(map(str, _list(values.pop("backends", None), f"{where}: backends")))
+    }
+    return _build(ShardedSyncRule, values, where, extra)
 
 
 def _build(target: Callable[..., T], values: dict[str, object], where: str, extra: dict[str, object]) -> T:

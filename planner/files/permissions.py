@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planner.domain.execution import Fusion, SchedulingPolicy
+from planner.domain.execution import Fusion, SchedulingPolicy, ShardedSync
 from planner.domain.fixed import ENGINE_FIELDS, ENUMERATED, TRAINER_FIELDS, FixedField
 from planner.domain.plan import Limits
 from planner.domain.stages import WorkerName, build_graph
@@ -21,6 +21,12 @@ FUSIONS: dict[str, tuple[Fusion, ...]] = {
     "none": (),
     "inter": (Fusion.INTER_STAGE,),
     "all": (Fusion.INTER_STAGE, Fusion.INTRA_STAGE),
+}
+SYNCS: dict[str, tuple[ShardedSync, ...]] = {
+    "full": (),
+    "micro-groups": (ShardedSync.MICRO_GROUPS,),
+    "shard-to-shard": (ShardedSync.SHARD_TO_SHARD,),
+    "shards": tuple(ShardedSync),
 }
 WORKERS: dict[str, WorkerName] = {
     "rollout": WorkerName.ROLLOUT_ENGINE,
@@ -43,6 +49,7 @@ class Permissions:
     max_staleness: int
     allow_partial_rollouts: bool
     fusions: tuple[Fusion, ...]
+    sharded_syncs: tuple[ShardedSync, ...]
     policy: SchedulingPolicy | None
     must_share: tuple[tuple[WorkerName, ...], ...]
     must_not_share: tuple[tuple[WorkerName, ...], ...]
@@ -60,6 +67,7 @@ def read_permissions(spec: WorkloadSpec, problems: Problems) -> Permissions:
         max_staleness=_count(spec, problems, "staleness", 0, MAX_STALENESS) or 0,
         allow_partial_rollouts=_allows_partial_rollouts(spec, problems),
         fusions=FUSIONS[_choice(spec, problems, "fusion", tuple(FUSIONS)) or "inter"],
+        sharded_syncs=SYNCS[_choice(spec, problems, "sync", tuple(SYNCS)) or "full"],
         policy=_policy(spec, problems),
         must_share=share,
         must_not_share=apart,

@@ -37,7 +37,7 @@ from planner.files.problems import raise_all
 if TYPE_CHECKING:
     from planner.files.plan_file import PlanFile
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 24
 MAX_SHOWN = 12

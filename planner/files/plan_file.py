@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from planner.domain.bands import Band
-from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
+from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy, ShardedSync
 from planner.domain.hardware import Cluster
 from planner.domain.links import StageLinks
 from planner.domain.plan import (
@@ -92,6 +92,9 @@ class ExecutionFile(_Part):
     second_share_ratio: float = Field(
         default=0.0, ge=0, description="Share of the responses that a second group of engines generates, below 1."
     )
+    sharded_syncs: list[ShardedSync] = Field(
+        default=[], description="Ways in which the weight sync moves shards only; empty for full gather."
+    )
     period_s: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
@@ -107,6 +110,7 @@ class ExecutionFile(_Part):
             fusions=tuple(self.fusions),
             policy=self.policy,
             second_share_ratio=self.second_share_ratio,
+            sharded_syncs=tuple(self.sharded_syncs),
         )
 
 

@@ -107,6 +107,7 @@ class WorkloadSpec:
     staleness: int | None = None
     allow: tuple[str, ...] = ()
     fusion: str | None = None
+    sync: str | None = None
     policy: str | None = None
     share: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
@@ -168,6 +169,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "staleness": ("--staleness", "limits.staleness"),
     "allow": ("--allow", "limits.allow"),
     "fusion": ("--fusion", "limits.fusion"),
+    "sync": ("--sync", "limits.sync"),
     "policy": ("--policy", "limits.policy"),
     "share": ("--share", "limits.share"),
     "apart": ("--apart", "limits.apart"),

@@ -463,6 +463,7 @@ def _read_limits(reader: _Reader, hardware: Hardware | None) -> Limits:
         max_staleness=permitted.max_staleness,
         allow_partial_rollouts=permitted.allow_partial_rollouts,
         fusions=permitted.fusions,
+        sharded_syncs=permitted.sharded_syncs,
         policy=permitted.policy,
         must_share=permitted.must_share,
         must_not_share=permitted.must_not_share,

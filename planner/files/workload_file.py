@@ -142,6 +142,7 @@ class LimitsFile(_Section):
     staleness: int | None = Field(default=None, description="Largest version lag that is permitted; 0: synchronous.")
     allow: list[Name] = Field(default=[], max_length=8, description="partial-rollouts.")
     fusion: Name | None = Field(default=None, description="Stage fusion: none, inter or all.")
+    sync: Name | None = Field(default=None, description="Weight sync: full, micro-groups, shard-to-shard or shards.")
     policy: Name | None = Field(default=None, description="Order of stages: planned, fifo or sequential.")
     share: list[Name] = Field(default=[], max_length=8, description="Workers that share GPUs, such as actor+reference.")
     apart: list[Name] = Field(default=[], max_length=8, description="Workers of which no two meet on a GPU.")
@@ -222,9 +223,9 @@ class WorkloadFile(_Section):
             deadline=limits.deadline, steps=limits.steps, budget=limits.budget, max_gpus=limits.max_gpus,
             memory_margin=limits.memory_margin, framework=limits.framework, time_limit=limits.time_limit,
             solver=limits.solver, seed=limits.seed, staleness=limits.staleness, allow=tuple(limits.allow),
-            fusion=limits.fusion, policy=limits.policy, share=tuple(limits.share), apart=tuple(limits.apart),
-            fix=tuple(limits.fix), alternatives=limits.alternatives, prices=tuple(self.prices),
-            strategies=tuple(worker.to_spec() for worker in self.strategies), file=file,
+            fusion=limits.fusion, sync=limits.sync, policy=limits.policy, share=tuple(limits.share),
+            apart=tuple(limits.apart), fix=tuple(limits.fix), alternatives=limits.alternatives,
+            prices=tuple(self.prices), strategies=tuple(worker.to_spec() for worker in self.strategies), file=file,
         )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ class Comparison:
 
 def synchronous(request: PlanRequest) -> PlanRequest:
     """The request without permission to run iterations ahead or stages into each other: the policy of the peers."""
-    limits = replace(request.limits, max_staleness=0, allow_partial_rollouts=False, fusions=())
+    limits = replace(request.limits, max_staleness=0, allow_partial_rollouts=False, fusions=(), sharded_syncs=())
     return replace(request, limits=limits)
 
 

@@ -84,6 +84,8 @@ def execution_words(plan: Plan) -> str:
         words += f", staleness {execution.staleness}"
     if execution.fusions:
         words += f", {' and '.join(fusion.value for fusion in execution.fusions)} fusion"
+    for way in execution.sharded_syncs:
+        words += f", {way.value} weight sync"
     if execution.is_split:
         words += f", {round(execution.second_share_ratio * NUM_SHARES)}/{NUM_SHARES} of the rollout on a second group"
     return words

@@ -58,6 +58,7 @@ def framework_details(name: str) -> Group:
         ("iterations", _iterations(rules) + (f", lag up to {rules.max_staleness}" if rules.max_staleness else "")),
         ("order of stages", rules.policy.value),
         ("fusions", ", ".join(fusion.value for fusion in Fusion if fusion in rules.fusions) or "none"),
+        ("weight sync", ", ".join(["full gather", *(rule.way.value for rule in rules.sharded_syncs)])),
         ("algorithms", ", ".join(sorted(rules.algorithms))),
         ("workers on GPUs", ", ".join(worker.value for worker in WorkerName if worker in rules.workers)),
     ]

@@ -130,7 +130,7 @@ def price_table(worker: Worker, table: StrategyTable, site: Site, inputs: Pricin
     if isinstance(table, RolloutTable):
         costs = price_engine(engine_job(inputs.workload, worker, inputs.execution), table, site)
     else:
-        costs = price_trainer(trainer_job(inputs.workload, inputs.graph, worker), table, site)
+        costs = price_trainer(trainer_job(inputs.workload, inputs.graph, worker, inputs.execution), table, site)
     return with_step_losses(costs, site, inputs.workload.num_generated)
 
 

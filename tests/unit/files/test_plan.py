@@ -102,7 +102,7 @@ def test_integral_floats_and_integers_are_written_alike() -> None:
 def test_keys_are_those_that_others_build_on() -> None:
     document = json.loads(TEXT)
     assert list(document) == sorted(document)
-    assert document["format_version"] == "1.2"
+    assert document["format_version"] == "1.3"
     assert {"kind", "value", "unit", "bound", "gap_ratio", "unrestricted_value"} == set(document["objective"])
     assert {"time_s", "time_band_s", "usd", "tokens_per_s_per_gpu", "staleness"} <= set(document["iteration"])
     assert {"id", "pool", "gpu", "num_gpus", "num_nodes", "ranks"} <= set(document["device_groups"][0])
