@@ -357,6 +357,11 @@ _ROW_RULES: tuple[_RowRule, ...] = (
         fault=lambda _, s: f"expert tp {s.etp} differs from tp {s.tp}",
     ),
     _RowRule(
+        reason="expert tp above the limit",
+        allows=lambda b, t, *_: np.asarray((t.etp <= b.max_etp) if b.max_etp is not None else _constant(t, True)),
+        fault=lambda b, s: f"expert tp is {s.etp}, at most {b.max_etp}",
+    ),
+    _RowRule(
         reason="layers do not split over pp",
         allows=_even_pipeline,
         fault=lambda _, s: f"layers do not split over pp {s.pp}",
@@ -371,11 +376,6 @@ _ROW_RULES: tuple[_RowRule, ...] = (
         allows=lambda b, t, trains, _: _is_in(
             t.offload, OFFLOADS, frozenset(b.offloads if trains else b.inference_offloads)
         ),
-    _RowRule(
-        reason="expert tp above the limit",
-        allows=lambda b, t, *_: np.asarray((t.etp <= b.max_etp) if b.max_etp is not None else _constant(t, True)),
-        fault=lambda b, s: f"expert tp is {s.etp}, at most {b.max_etp}",
-    ),
         fault=lambda _, s: f"offload '{s.offload.value}' is not offered",
     ),
     _RowRule(reason="tp must divide heads and key/value heads", allows=_kv_heads),
@@ -464,6 +464,7 @@ def rollout_masks(
     return (
         (f"rollout pp above {rules.max_rollout_pp}", np.asarray(table.pp > rules.max_rollout_pp)),
         ("no rollout expert parallelism", np.asarray(wide_ep & (not rules.allows_rollout_ep))),
+        ("no engine without expert parallelism", np.asarray(~wide_ep & rules.rollout_needs_ep)),
         ("rollout ep differs from tp", np.asarray(wide_ep & rules.rollout_ep_equals_tp & (table.ep != all_ranks))),
         *_attention_dp_masks(rules, table, overlaps),
         (
@@ -479,7 +480,6 @@ def _attention_dp_masks(
     groups = table.attention_dp
     is_split = groups > 1
     most = rules.max_attention_dp
-        ("no engine without expert parallelism", np.asarray(~wide_ep & rules.rollout_needs_ep)),
     above = "no data-parallel attention in engines" if most == 1 else f"attention dp above {most}"
     allowed = np.array([kind in rules.expert_exchanges for kind in EXPERT_EXCHANGES])
     return (
