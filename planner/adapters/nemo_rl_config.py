@@ -212,11 +212,11 @@ def _multiple(strategy: TrainerStrategy, roles: Roles) -> int:
 
 
 def _budgets(path: str, roles: Roles, backend: str, train: int, forward: int, strategy: TrainerStrategy) -> Block:
-    """Micro-batches of packed tokens; DTensor with context parallelism batches by tokens without packing."""
+    """Micro-batches of packed tokens; DTensor with context or expert parallelism batches by tokens without packing."""
     multiple = _multiple(strategy, roles)
     step = math.lcm(multiple, _LENGTH_ROUND)
     is_value = path == "value"
-    packs = backend == "megatron" or (strategy.cp == 1 and not is_value)
+    packs = backend == "megatron" or (strategy.cp * strategy.ep == 1 and not is_value)
     by_tokens = not packs and not is_value
     tokens: _Entries = (
         ("train_mb_tokens", rounded_up(train, step)),
@@ -268,7 +268,8 @@ def _dtensor(strategy: TrainerStrategy, lora_rank: int | None) -> _Entries:
         ("_v2", True),
         ("tensor_parallel_size", strategy.tp),
         ("context_parallel_size", strategy.cp),
-        ("expert_parallel_size", 1),
+        ("expert_parallel_size", strategy.ep),
+        *_moe_parallelizer(strategy),
         ("dp_replicate_size", max(1, strategy.dp * strategy.cp // strategy.shard_ranks)),
         # The two cannot be combined.
         ("sequence_parallel", strategy.tp > 1 and strategy.cp == 1),
@@ -276,6 +277,17 @@ def _dtensor(strategy: TrainerStrategy, lora_rank: int | None) -> _Entries:
         # This would stream weights in every pass; swaps around the rollout happen without it.
         ("cpu_offload", False),
         *lora,
+    )
+
+
+def _moe_parallelizer(strategy: TrainerStrategy) -> _Entries:
+    """Weights leave after forward, as plans count them. A router that is recomputed may choose other experts, which
+    changes shapes."""
+    if strategy.ep == 1:
+        return ()
+    return (
+        ("moe_parallelizer.reshard_after_forward", True),
+        ("moe_parallelizer.ignore_router_for_ac", strategy.recompute is Recompute.FULL),
     )
 
 

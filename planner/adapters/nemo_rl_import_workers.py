@@ -98,7 +98,7 @@ def _trainer(
 ) -> TrainerStrategy | None:
     megatron = is_megatron(values, path)
     section = f"{path}.megatron_cfg" if megatron else f"{path}.dtensor_cfg"
-    degrees = _megatron_degrees(values, section, model) if megatron else _dtensor_degrees(values, section)
+    degrees = _megatron_degrees(values, section, model) if megatron else _dtensor_degrees(values, section, model)
     if not divides(values, section, degrees, num_gpus):
         return None
     ranks = num_gpus // (degrees.tp * degrees.pp)
@@ -138,16 +138,23 @@ def _megatron_degrees(values: Values, section: str, model: str | None) -> Degree
     )
 
 
-def _dtensor_degrees(values: Values, section: str) -> Degrees:
+def _dtensor_degrees(values: Values, section: str, model: str | None) -> Degrees:
+    """Experts are spread over `ep` ranks, or without that split by tp like everything else."""
+    tp = values.whole(f"{section}.tensor_parallel_size", 1, minimum=1)
     ep = values.whole(f"{section}.expert_parallel_size", 1, minimum=1)
-    if ep > 1:
+    experts = is_moe(model)
+    key = f"{section}.moe_parallelizer.reshard_after_forward"
+    if experts and ep > 1 and not values.flag(key):
         values.find(
-            f"{section}.expert_parallel_size", Severity.NOTE,
-            f"experts over {ep} ranks of FSDP are priced as sharded like all other weights",
+            key, Severity.NOTE,
+            "without it weights outside experts stay gathered between forward and backward: priced as if they left",
+            f"{key}=true",
         )  # fmt: skip
     return Degrees(
-        tp=values.whole(f"{section}.tensor_parallel_size", 1, minimum=1),
+        tp=tp,
         cp=values.whole(f"{section}.context_parallel_size", 1, minimum=1),
+        ep=ep if experts else 1,
+        etp=tp if experts and ep == 1 else 1,
     )
 
 
@@ -302,7 +309,7 @@ def knobs(values: Values, workers: tuple[FixedWorker, ...]) -> tuple[Knob, ...]:
 def _trainer_knobs(values: Values, name: WorkerName, path: str) -> list[Knob]:
     megatron = is_megatron(values, path)
     section = f"{path}.megatron_cfg" if megatron else f"{path}.dtensor_cfg"
-    names = {"tp": "tensor_parallel_size", "cp": "context_parallel_size"}
+    names = {"tp": "tensor_parallel_size", "cp": "context_parallel_size", "ep": "expert_parallel_size"}
     if megatron:
         names = {
             "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",

@@ -108,6 +108,10 @@ class TrainerBackend:
     """Architectures whose experts the back end can spread; empty: all."""
     ep_excludes_critic: bool = False
     ep_excludes_lora: bool = False
+    ep_stands_alone: bool = False
+    """Expert parallelism excludes tp, cp and hybrid sharding."""
+    ep_architectures: frozenset[str] = frozenset()
+    """Architectures whose experts the back end can spread; empty: all."""
     counts_sequences: frozenset[WorkerName] = frozenset()
     """Workers whose micro-batches are a number of longest sequences, so that budgets are not rounded."""
 
@@ -262,6 +266,19 @@ def _expert_tp(backend: TrainerBackend, table: TrainerTable, _: bool, model: Mod
     return np.asarray((table.etp == table.tp) | ((table.etp == 1) & (model is None)))
 
 
+def _expert_parallel_alone(backend: TrainerBackend, table: TrainerTable, _: bool, __: Model | None) -> BoolArray:
+    if not backend.ep_stands_alone:
+        return _constant(table, True)
+    is_alone = (table.tp == 1) & (table.cp == 1) & (table.shard_ranks >= np.floor(table.dp * table.cp))
+    return np.asarray((table.ep == 1) | is_alone)
+
+
+def _expert_architecture(backend: TrainerBackend, table: TrainerTable, _: bool, model: Model | None) -> BoolArray:
+    if not backend.ep_architectures or model is None or model.architecture in backend.ep_architectures:
+        return _constant(table, True)
+    return np.asarray(table.ep == 1)
+
+
 def _kv_heads(backend: TrainerBackend, table: TrainerTable, _: bool, model: Model | None) -> BoolArray:
     legal = _constant(table, True)
     if not backend.tp_divides_kv_heads or model is None:
@@ -351,6 +368,8 @@ _ROW_RULES: tuple[_RowRule, ...] = (
         fault=lambda _, s: f"{s.context_parallel.value} context parallelism is not offered",
     ),
     _RowRule(reason="no expert parallelism", allows=lambda b, t, *_: np.asarray((t.ep == 1) | b.allows_ep)),
+    _RowRule(reason="expert parallelism together with tp, cp or hybrid sharding", allows=_expert_parallel_alone),
+    _RowRule(reason="no expert parallelism for this architecture", allows=_expert_architecture),
     _RowRule(
         reason="expert tp differs from tp",
         allows=_expert_tp,

@@ -69,7 +69,10 @@ def _for_backend(rules: FrameworkRules, backend: TrainerBackend, workload: Workl
             offloads &= rule.offloads
     has_limit = workload.critic is not None and backend.max_cp_with_critic is not None
     max_cp = min(backend.max_cp, backend.max_cp_with_critic or 1) if has_limit else backend.max_cp
-    return replace(backend, offloads=offloads, max_cp=max_cp)
+    excludes_ep = (backend.ep_excludes_critic and workload.critic is not None) or (
+        backend.ep_excludes_lora and workload.lora_rank is not None
+    )
+    return replace(backend, offloads=offloads, max_cp=max_cp, allows_ep=backend.allows_ep and not excludes_ep)
 
 
 def runs_old_logprob(rules: FrameworkRules, workload: Workload) -> bool:

@@ -166,6 +166,8 @@ def _value(key: str, value: object, where: str) -> object:
         return _members(_SETS[key], value, where)
     if key in ("name", "title", "version"):
         return str(value)
+    if key == "ep_architectures":
+        return frozenset(map(str, _list(value, where)))
     if key in _MEMBERS:
         return next(iter(_members(_MEMBERS[key], [value], where)))
     if key == "budget_ranks":

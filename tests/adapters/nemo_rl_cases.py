@@ -70,6 +70,8 @@ def _training() -> dict[str, Plan]:
         "megatron-uneven": shared(megatron(32, tp=2, pp=8, etp=2), replace(load, actor=uneven_model())),
         "megatron-fp8": shared(megatron(32, etp=4), replace(load, train_precision=Precision.FP8)),
         "moe-selective": shared(megatron(32, tp=2, pp=1, ep=8, recompute=Recompute.SELECTIVE), moe),
+        "moe-dtensor-ep": shared(dtensor(32, tp=1, ep=16, recompute=Recompute.FULL), moe),
+        "moe-dtensor-tp": shared(dtensor(32, tp=2, etp=2, shard_ranks=16), moe),
         "moe-etp": shared(megatron(32, tp=4, pp=1, ep=4, etp=2), moe),
         "fp8-rollout": shared(megatron(32, etp=4), replace(load, rollout_precision=Precision.FP8)),
         "lora-dtensor": shared(dtensor(32, tp=1), workload(lora_rank=32)),

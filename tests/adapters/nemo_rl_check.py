@@ -36,11 +36,13 @@ SHIPPED = ("grpo_math_1B.yaml", "ppo_math_1B.yaml")
 CLASSES = (
     ("policy", "nemo_rl/models/policy/__init__.py", "PolicyConfig"),
     ("policy.dtensor_cfg", "nemo_rl/models/policy/__init__.py", "DTensorConfig"),
+    ("policy.dtensor_cfg.moe_parallelizer", "nemo_rl/models/policy/__init__.py", "MoEParallelizerOptions"),
     ("policy.megatron_cfg", "nemo_rl/models/policy/__init__.py", "MegatronConfig"),
     ("policy.generation.vllm_cfg", "nemo_rl/models/generation/vllm/config.py", "VllmSpecificArgs"),
     ("policy.generation", "nemo_rl/models/generation/vllm/config.py", "VllmConfig"),
     ("value", "nemo_rl/models/value/config.py", "ValueConfig"),
     ("value.dtensor_cfg", "nemo_rl/models/policy/__init__.py", "DTensorConfig"),
+    ("value.dtensor_cfg.moe_parallelizer", "nemo_rl/models/policy/__init__.py", "MoEParallelizerOptions"),
     ("value.megatron_cfg", "nemo_rl/models/policy/__init__.py", "MegatronConfig"),
     ("loss_fn", "nemo_rl/algorithms/loss/loss_functions.py", "ClippedPGLossConfig"),
     ("grpo", "nemo_rl/algorithms/grpo.py", "GRPOConfig"),

@@ -35,6 +35,7 @@ CASES = {
     "nemo-rl": (
         "qwen3-32b-4n-shared", "qwen3-32b-2n-split", "qwen3-32b-4n-batches", "qwen3-30b-a3b-4n-streaming",
         "qwen2.5-72b-8n-shared", "moe-selective", "moe-etp", "attention-dp",
+        "moe-dtensor-ep", "moe-dtensor-tp",
     ),
     "slime": (
         "qwen3-8b-16-together", "qwen3-32b-64-apart", "qwen3-30b-a3b-16-ahead", "glm-4.5-air-64-together", "ppo",
