@@ -23,7 +23,7 @@ from planner.domain.strategy import FloatArray
 
 STEADY_BATCHES = 64.0
 """Batches that wait behind each other in the steady state; more change nothing."""
-_LEFT = {Moment.HALF_LEFT: 0.5, Moment.FIFTH_LEFT: 0.2, Moment.TENTH_LEFT: 0.1}
+_LEFT = {Moment.NINE_TENTHS_LEFT: 0.9, Moment.HALF_LEFT: 0.5, Moment.FIFTH_LEFT: 0.2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +69,30 @@ def batch_rollout(
     remaining: dict[Moment, FloatArray] = {}
     if job.moments:
         node_s = weight * sum(step.values(), start=np.zeros_like(weight))
-        remaining = {moment: _after(node_s, share) for moment, share in _LEFT.items()}
+        remaining = {moment: _unfinished_s(node_s, share, requests / slots) for moment, share in _LEFT.items()}
         gather_s, gathered_tail_s = _gathered(
             job, precision, site, layout, slots, running, trajectory.context_tokens, weight
         )
         can_gather = (num_engines >= GATHER_SHARE) & (num_engines % GATHER_SHARE == 0)
-        gathered = remaining[Moment.FIFTH_LEFT] - gather_s
+        gathered = _after(node_s, GATHERED_LEFT_RATIO) - gather_s
         remaining[Moment.GATHERED] = np.where(can_gather, gathered, 0.0)
         remaining[Moment.GATHERED_END] = np.where(can_gather, gathered - gathered_tail_s, 0.0)
     return RolloutTime(terms=terms, remaining_s={moment: remaining[moment] for moment in job.moments})
+
+
+def _unfinished_s(node_s: FloatArray, left: float, load_ratio: FloatArray) -> FloatArray:
+    """Seconds after the moment when at most the share `left` of all responses has not ended.
+
+    While some wait, responses end at an even rate, and all slots run; afterwards what has not ended runs. Between two
+    nodes time is divided evenly, all of a node's own above it, so that the moment is never too early.
+    """
+    fraction = left * load_ratio
+    result = node_s[-1].copy()
+    for seconds, low, high in zip(node_s[:-2], NODE_FRACTIONS, NODE_FRACTIONS[1:], strict=False):
+        result += seconds * np.clip((fraction - low) / (high - low), 0.0, 1.0)
+    waiting = np.clip((fraction - 1.0) / np.maximum(load_ratio - 1.0, 1e-9), 0.0, 1.0)
+    result += node_s[-2] * waiting
+    return result
 
 
 def _after(node_s: FloatArray, left: float) -> FloatArray:

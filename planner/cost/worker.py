@@ -36,23 +36,23 @@ class Moment(StrEnum):
     LONGEST_RESPONSE = "longest response"
     """Streaming rollout: from the submission of a batch to its last token, behind what the batch before has left. The
     duration of a streaming rollout is how long engines are busy per batch."""
+    NINE_TENTHS_LEFT = "nine tenths left"
+    """Rollout: until at most so many of the responses have not ended."""
     HALF_LEFT = "half left"
-    """Rollout: until at most half of the responses still run."""
     FIFTH_LEFT = "fifth left"
-    TENTH_LEFT = "tenth left"
     GATHERED = "tail gathered"
     """Rollout: until the last fifth of the responses has been moved to a quarter of the engines."""
     GATHERED_END = "gathered tail ended"
     LAST_HALF = "last half"
     """Forward pass: over the last half of the responses; each rank has at least one."""
     LAST_FIFTH = "last fifth"
-    LAST_TENTH = "last tenth"
+    LAST_FIFTIETH = "last fiftieth"
     WITHOUT_BUBBLE = "without bubble"
     """Update: without waiting in the pipeline."""
 
 
 ROLLOUT_MOMENTS = frozenset(
-    {Moment.HALF_LEFT, Moment.FIFTH_LEFT, Moment.TENTH_LEFT, Moment.GATHERED, Moment.GATHERED_END}
+    {Moment.NINE_TENTHS_LEFT, Moment.HALF_LEFT, Moment.FIFTH_LEFT, Moment.GATHERED, Moment.GATHERED_END}
 )
 """Moments at which assessors can go on with finished responses."""
 

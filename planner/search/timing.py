@@ -39,14 +39,15 @@ Row = tuple[tuple[Part, float], ...]
 """Coefficients of a sum, sorted by part."""
 
 LUMPS: tuple[tuple[Moment | None, Moment | None], ...] = (
-    (Moment.HALF_LEFT, None),
-    (Moment.FIFTH_LEFT, Moment.LAST_HALF),
-    (Moment.TENTH_LEFT, Moment.LAST_FIFTH),
-    (None, Moment.LAST_TENTH),
+    (Moment.NINE_TENTHS_LEFT, None),
+    (Moment.HALF_LEFT, Moment.LAST_HALF),
+    (Moment.FIFTH_LEFT, Moment.LAST_FIFTH),
+    (None, Moment.LAST_FIFTIETH),
 )
-"""Responses reach an assessor in four lumps: from the moment of the rollout when at most so many are left, it still
-has to work on what had not been finished at the moment before."""
-LAST_SHARE = {Moment.LAST_HALF: 0.5, Moment.LAST_FIFTH: 0.2, Moment.LAST_TENTH: 0.1}
+"""An assessor works on responses as they end: at each of these moments of the rollout, at least so much of its work is
+still to be done. It cannot end earlier than at any of them plus that work, and ends at the latest of these, because
+the responses that end between two moments come more and more slowly, so that the worst moment is one of the two."""
+LAST_SHARE = {Moment.LAST_HALF: 0.5, Moment.LAST_FIFTH: 0.2, Moment.LAST_FIFTIETH: 0.02}
 """Share of an assessor's work in each of its moments."""
 GATHERED_FREE_RATIO = 1.0 - 1.0 / GATHER_SHARE
 """Share of the GPUs that is free for an assessor once the tail has been gathered on the rest."""

@@ -34,6 +34,9 @@ Wait = tuple[StageName, StageName, int]
 ROLLOUT, SYNC = StageName.ROLLOUT, StageName.WEIGHT_SYNC
 UPDATES = (StageName.CRITIC_UPDATE, StageName.ACTOR_UPDATE)
 FORWARD = {StageName.REWARD, StageName.REFERENCE_LOGPROB, StageName.OLD_LOGPROB, StageName.CRITIC_VALUE}
+ENDED = (Moment.NINE_TENTHS_LEFT, Moment.HALF_LEFT, Moment.FIFTH_LEFT)
+LAST = (Moment.LAST_HALF, Moment.LAST_FIFTH, Moment.LAST_FIFTIETH)
+LAST_SHARES = (0.5, 0.2, 0.02)
 SLACK_BYTES = 1.0
 
 
@@ -167,7 +170,7 @@ def _seconds(problem: SearchProblem, placement: Placement, columns: _Columns) ->
     seconds: Seconds = {(stage.name, None): np.zeros(num) for stage in problem.graph.stages}
     for name, host_s in problem.host_stage_s:
         seconds[name, None] = np.full(num, host_s)
-        for moment, share in ((Moment.LAST_HALF, 0.5), (Moment.LAST_FIFTH, 0.2), (Moment.LAST_TENTH, 0.1)):
+        for moment, share in zip(LAST, LAST_SHARES, strict=True):
             least = min(host_s, problem.host_least_s)
             seconds[name, moment] = np.full(num, max(least, share * host_s))
     engine, trainer = placement[WorkerName.ROLLOUT_ENGINE], placement[WorkerName.ACTOR_TRAINER]
@@ -312,9 +315,9 @@ class _Iteration:
             # Four fifths of the responses on three quarters of the GPUs, then the rest on all of them.
             first = s[ROLLOUT, Moment.GATHERED] + 0.8 * whole / 0.75
             return np.maximum(first, rollout_end) + 0.2 * whole
-        # A queue: half of the responses, then up to a fifth left, up to a tenth left, and the last.
-        arrivals = [s[ROLLOUT, m] for m in (Moment.HALF_LEFT, Moment.FIFTH_LEFT, Moment.TENTH_LEFT)] + [rollout_end]
-        left = [whole] + [s[name, m] for m in (Moment.LAST_HALF, Moment.LAST_FIFTH, Moment.LAST_TENTH)]
+        # A queue: all work from when a tenth has ended, the last half from when half has, a fifth, and a fiftieth.
+        arrivals = [s[ROLLOUT, m] for m in ENDED] + [rollout_end]
+        left = [whole] + [s[name, m] for m in LAST]
         done = np.zeros_like(whole)
         for i, arrival in enumerate(arrivals):
             work = left[i] - (left[i + 1] if i + 1 < len(left) else 0.0)

@@ -15,6 +15,7 @@ from planner.domain.strategy import FloatArray
 from planner.search.problem import OptionTable, SearchPool, SearchProblem
 from planner.units import GB
 from tests.factories import dense_model
+from tests.oracle.evaluation import ENDED, LAST, LAST_SHARES
 
 ASSESSORS = (StageName.REWARD, StageName.REFERENCE_LOGPROB, StageName.OLD_LOGPROB, StageName.CRITIC_VALUE)
 CROSS_POOL_FACTOR = 2.5
@@ -175,16 +176,16 @@ def _random_moments(
             found[StageName.ROLLOUT, Moment.LONGEST_RESPONSE] = whole * drawn(1.0, 3.0)
         if Fusion.INTER_STAGE in execution.fusions:
             ratios = np.sort(np.array([drawn(0.1, 1.0) for _ in range(3)]), axis=0)
-            for moment, ratio in zip((Moment.HALF_LEFT, Moment.FIFTH_LEFT, Moment.TENTH_LEFT), ratios, strict=True):
+            for moment, ratio in zip(ENDED, ratios, strict=True):
                 found[StageName.ROLLOUT, moment] = whole * ratio
-            gathered = whole * ratios[1] * drawn(1.0, 1.1)
+            gathered = whole * ratios[-1] * drawn(1.0, 1.1)
             found[StageName.ROLLOUT, Moment.GATHERED] = gathered
             found[StageName.ROLLOUT, Moment.GATHERED_END] = np.maximum(gathered, whole * drawn(1.0, 1.2))
     elif worker.kind is not StageKind.GENERATION and Fusion.INTER_STAGE in execution.fusions:
         for stage in worker.stages:
             if stage in ASSESSORS:
                 least = drawn(0.02, 0.4)
-                for moment, share in ((Moment.LAST_HALF, 0.5), (Moment.LAST_FIFTH, 0.2), (Moment.LAST_TENTH, 0.1)):
+                for moment, share in zip(LAST, LAST_SHARES, strict=True):
                     found[stage, moment] = seconds[stage] * np.maximum(share, least)
     if Fusion.INTRA_STAGE in execution.fusions:
         for stage in worker.stages:

@@ -10,8 +10,9 @@ import pytest
 
 from planner.cost.decode import normal_maximum
 from planner.cost.generation import price_engine
-from planner.cost.rollout import _imbalance_s, _Marginal
+from planner.cost.rollout import _imbalance_s, _Marginal, _unfinished_s
 from planner.cost.terms import total
+from planner.cost.trajectory import NODE_FRACTIONS
 from planner.cost.worker import ROLLOUT_MOMENTS, EngineJob, Moment
 from planner.domain.lengths import LengthLaw
 from planner.domain.strategy import FloatArray, RolloutTable
@@ -37,10 +38,10 @@ def moments(engine: EngineJob, table: RolloutTable = TABLE) -> dict[Moment | Non
 @pytest.mark.parametrize("model", [DENSE, SPARSE])
 def test_moments_follow_each_other(model: object) -> None:
     found = moments(replace(job(), model=model, moments=ROLLOUT_MOMENTS))
-    order = (Moment.HALF_LEFT, Moment.FIFTH_LEFT, Moment.TENTH_LEFT, None)
+    order = (Moment.NINE_TENTHS_LEFT, Moment.HALF_LEFT, Moment.FIFTH_LEFT, None)
     for earlier, later in pairwise(order):
         assert (found[earlier] <= found[later] + 1e-9).all()
-    assert (found[Moment.HALF_LEFT] > 0).all()
+    assert (found[Moment.NINE_TENTHS_LEFT] > 0).all()
     assert (found[Moment.GATHERED] >= found[Moment.FIFTH_LEFT]).all()
     assert (found[Moment.GATHERED_END] >= found[Moment.GATHERED]).all()
 
@@ -143,3 +144,15 @@ def test_a_streamed_batch_waits_for_its_tail_and_for_what_the_one_before_left() 
         ratio = (submitted - again) / (total(terms) - terms["imbalance"])
         few = TABLE.max_num_seqs * TABLE.num_engines < load.num_sequences
         assert (ratio[few] >= least).all() and (ratio[few] <= most).all()
+
+
+def test_what_has_not_ended_waits_or_runs() -> None:
+    """A second at each node, ten of waiting, and a tail of five; two responses per slot, or one."""
+    seconds = np.array([[1.0] * (len(NODE_FRACTIONS) - 1) + [10.0, 5.0]]).T
+    two, one = np.array([2.0]), np.array([1.0])
+    drain_s = 5.0 + len(NODE_FRACTIONS) - 1
+    assert _unfinished_s(seconds, 0.5, two)[0] == pytest.approx(drain_s), "half are left when the last one starts"
+    assert _unfinished_s(seconds, 0.75, two)[0] == pytest.approx(drain_s + 5.0)
+    assert _unfinished_s(seconds, 0.1, one)[0] == pytest.approx(5.0)
+    assert _unfinished_s(seconds, 0.1, two)[0] == pytest.approx(6.0), "a tenth of all is a fifth of the slots"
+    assert _unfinished_s(seconds, 0.15, one)[0] == pytest.approx(5.5)
