@@ -108,10 +108,6 @@ class TrainerBackend:
     """Architectures whose experts the back end can spread; empty: all."""
     ep_excludes_critic: bool = False
     ep_excludes_lora: bool = False
-    ep_stands_alone: bool = False
-    """Expert parallelism excludes tp, cp and hybrid sharding."""
-    ep_architectures: frozenset[str] = frozenset()
-    """Architectures whose experts the back end can spread; empty: all."""
     counts_sequences: frozenset[WorkerName] = frozenset()
     """Workers whose micro-batches are a number of longest sequences, so that budgets are not rounded."""
 
