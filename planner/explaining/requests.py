@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.domain import framework_workload
 from planner.domain.framework import FrameworkRules
 from planner.domain.plan import Limits
 from planner.domain.request import PlanRequest
@@ -19,9 +20,9 @@ def exact(limits: Limits) -> SearchLimits:
 
 def as_run_by(request: PlanRequest, rules: FrameworkRules | None) -> PlanRequest:
     """The request as the framework runs it."""
-    if rules is None or not rules.always_recomputes_old_logprob or request.workload.needs_old_logprob:
+    if rules is None:
         return request
-    return replace(request, workload=replace(request.workload, needs_old_logprob=True))
+    return replace(request, workload=framework_workload.as_run_by(rules, request.workload))
 
 
 def rules_of(limits: Limits) -> FrameworkRules | None:

@@ -18,6 +18,7 @@ from planner.cost.terms import total
 from planner.domain.budget import Point, Row
 from planner.domain.framework import FrameworkRules
 from planner.domain.framework_verdict import workload_problems
+from planner.domain.framework_workload import as_run_by
 from planner.domain.hardware import Cluster, NodeType, Pool
 from planner.domain.plan import Objective, Plan, Status
 from planner.domain.request import PlanRequest
@@ -169,9 +170,7 @@ def _for_framework(request: PlanRequest) -> tuple[PlanRequest, FrameworkRules | 
     if request.limits.framework is None:
         return request, None
     rules = load_framework(request.limits.framework)
-    if rules.always_recomputes_old_logprob:
-        request = replace(request, workload=replace(request.workload, needs_old_logprob=True))
-    return request, rules
+    return replace(request, workload=as_run_by(rules, request.workload)), rules
 
 
 def solve_point(group: PricedGroup, task: Task) -> Row:
