@@ -13,7 +13,7 @@ from planner.domain.framework import ONE_BACKEND_WORKERS
 from planner.domain.strategy import IntArray, RolloutStrategy, Strategy, TrainerTable
 from planner.explaining.attribution import Growth
 from planner.explaining.case import Case
-from planner.explaining.market import priced
+from planner.explaining.prices import priced
 from planner.explaining.score import Score
 from planner.search.pricing import PricedWorker
 from planner.search.problem import OptionTable

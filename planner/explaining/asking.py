@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.errors import InvalidInputError
 from planner.explaining.explanation import Explanation, explain_plan
+from planner.explaining.watch import Watch
 from planner.files.atomic import read_limited
 from planner.files.calibrated import overheads_with
 from planner.files.catalog import load_overheads
@@ -15,6 +16,7 @@ from planner.files.plan import MAX_BYTES, read_plan
 from planner.files.spec import PLACES, WorkloadSpec
 from planner.files.workload import build_request
 from planner.pipeline import make_plan
+from planner.units import Dimension, parse
 
 if TYPE_CHECKING:
     from planner.explaining.conflict import Conflict
@@ -39,15 +41,18 @@ def is_plan_file(path: Path) -> bool:
 def explain_plan_file(spec: WorkloadSpec) -> Explanation:
     """Explains the plan that `spec.model` names; its request is in the file, so that other options are refused."""
     assert spec.model is not None
-    others = spec.flags - {"model", "profile"}
+    others = spec.flags - {"model", "profile", "time_limit"}
     if others:
         raise InvalidInputError(
             f"has no effect on {spec.model}, a saved plan whose request is in the file",
             where=", ".join(PLACES[name][0] for name in sorted(others)),
-            accepted="a plan and --profile, or a model and the options of rlplan plan",
+            accepted="a plan, --profile and --time-limit, or a model and the options of rlplan plan",
         )
     plan = read_plan(Path(spec.model))
-    return explain_plan(plan, overheads_with(spec.profile, plan))
+    limit_s = plan.limits.time_limit_s
+    if spec.time_limit is not None:
+        limit_s = parse(spec.time_limit, Dimension.TIME, where="--time-limit")
+    return explain_plan(plan, overheads_with(spec.profile, plan), Watch(limit_s))
 
 
 def explain_request(spec: WorkloadSpec) -> Explanation | Conflict:
@@ -58,8 +63,9 @@ def explain_request(spec: WorkloadSpec) -> Explanation | Conflict:
     from planner.explaining.conflict import explain_conflict
 
     request = build_request(spec)
+    watch = Watch(request.limits.time_limit_s)
     if request.cluster is not None:
-        conflict = explain_conflict(request)
+        conflict = explain_conflict(request, watch)
         if conflict is not None:
             return conflict
-    return explain_plan(make_plan(request), request.overheads or load_overheads())
+    return explain_plan(make_plan(request), request.overheads or load_overheads(), watch)

@@ -109,13 +109,13 @@ def own_workload(plan: Plan) -> Workload:
     return plan.workload
 
 
-def open_case(plan: Plan, overheads: Overheads) -> Case:
+def open_case(plan: Plan, overheads: Overheads, watch: Watch | None = None) -> Case:
     """Searches the plan's space once more and prices the plan itself.
 
-    The time limit of the plan's request is one for everything that is asked about the case. Raises InfeasibleError
-    where the search finds nothing, which can only happen to a plan of another version.
+    One time limit holds for everything that is asked about the case: that of `watch`, or of the plan's request.
+    Raises InfeasibleError where the search finds nothing, which can only happen to a plan of another version.
     """
-    market = Market(watch=Watch(plan.limits.time_limit_s))
+    market = Market(watch=watch or Watch(plan.limits.time_limit_s), home_share=plan.execution.second_share_ratio or 0.5)
     rules = rules_of(plan.limits)
     request = request_of(plan, overheads)
     outcome = search(as_run_by(request, rules), plan.cluster, rules)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from planner.domain.fixed import FixedField
 from planner.domain.framework_verdict import workload_problems
@@ -19,9 +20,10 @@ from planner.domain.request import PlanRequest
 from planner.domain.stages import WorkerName
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.explain import MAX_NODES_TRIED, Found, reasons
-from planner.explaining.relaxations import each_node, with_memory
+from planner.explaining.relaxations import with_memory
 from planner.explaining.remedies import Remedy, Topic, remedies
 from planner.explaining.requests import as_run_by, rules_of
+from planner.explaining.watch import Watch
 from planner.parts import lacking_workers
 from planner.solving import Outcome, best_solution, search
 from planner.units import format_bytes, format_seconds
@@ -53,6 +55,8 @@ class Conflict:
     """What fails, with stage, instant and term."""
     constraints: tuple[Constraint, ...]
     remedies: tuple[Remedy, ...]
+    not_reached: tuple[str, ...] = ()
+    """What was not tried because the time was over. A limit that is named here may not be needed for the conflict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +71,19 @@ class _Candidate:
     lift: Callable[[_Setting], _Setting]
 
 
-def explain_conflict(request: PlanRequest) -> Conflict | None:
+def explain_conflict(request: PlanRequest, watch: Watch | None = None) -> Conflict | None:
     """Why no plan exists for a request with a cluster; None where one does.
 
-    Raises InvalidInputError for a request that leaves the cluster open, and NoPlanFoundError when the time limit ends
-    the search before there is either a plan or a proof.
+    One time limit holds for all of it: that of `watch`, or of the request. Raises InvalidInputError for a request that
+    leaves the cluster open, and NoPlanFoundError when the time limit ends the search before there is either a plan or
+    a proof.
     """
     if request.cluster is None:
         raise InvalidInputError("needs a cluster: without one the smallest that works is looked for", where="--gpus")
+    watch = watch or Watch(request.limits.time_limit_s)
     rules = rules_of(request.limits)
     if rules is not None and (lacks := workload_problems(rules, as_run_by(request, rules).workload)):
-        return _resolved(request, request.cluster, lacks, ())
+        return _resolved(request, request.cluster, lacks, (), watch)
     outcome = search(as_run_by(request, rules), request.cluster, rules)
     if outcome.result.status is Status.UNKNOWN:
         raise NoPlanFoundError(
@@ -86,7 +92,8 @@ def explain_conflict(request: PlanRequest) -> Conflict | None:
         )
     if outcome.result.solution is not None:
         return None
-    return _resolved(request, request.cluster, tuple(_problems(request, outcome)), lacking_workers(outcome.priced))
+    lacking = lacking_workers(outcome.priced)
+    return _resolved(request, request.cluster, tuple(_problems(request, outcome)), lacking, watch)
 
 
 def _problems(request: PlanRequest, outcome: Outcome) -> Iterator[str]:
@@ -101,34 +108,38 @@ def _problems(request: PlanRequest, outcome: Outcome) -> Iterator[str]:
 
 
 def _resolved(
-    request: PlanRequest, cluster: Cluster, problems: Sequence[str], lacking: Sequence[WorkerName]
+    request: PlanRequest, cluster: Cluster, problems: Sequence[str], lacking: Sequence[WorkerName], watch: Watch
 ) -> Conflict:
     def feasible(changed: PlanRequest, on: Cluster) -> Found | None:
+        changed = replace(changed, limits=replace(changed.limits, time_limit_s=watch.left_s()))
         rules = rules_of(changed.limits)
         changed = as_run_by(changed, rules)
         if rules is not None and workload_problems(rules, changed.workload):
             return None
-        solution = best_solution(replace(changed, cluster=on), on, rules, lacking)
+        try:
+            solution = best_solution(replace(changed, cluster=on), on, rules, lacking)
+        except NoPlanFoundError:
+            # Neither a plan nor a proof.
+            watch.over()
         if solution is None:
+            watch.left_s()
             return None
         return Found(time_s=solution.time_s, num_gpus=solution.num_gpus, usd=solution.usd)
 
     start = _Setting(request=request, cluster=cluster)
-    found = _minimal(start, lambda setting: feasible(setting.request, setting.cluster) is not None)
-    return Conflict(
-        problems=tuple(problems),
-        constraints=tuple(found),
-        remedies=remedies(request, cluster, feasible, frozenset(item.topic for item in found)),
-    )
+    found = _minimal(start, lambda setting: feasible(setting.request, setting.cluster) is not None, watch)
+    ways = remedies(request, cluster, feasible, frozenset(item.topic for item in found), watch)
+    return Conflict(problems=tuple(problems), constraints=tuple(found), remedies=ways, not_reached=watch.not_reached)
 
 
-def _minimal(start: _Setting, has_plan: Callable[[_Setting], bool]) -> list[Constraint]:
-    """The deletion filter; empty where nothing that can be lifted helps."""
+def _minimal(start: _Setting, has_plan: Callable[[_Setting], bool], watch: Watch) -> list[Constraint]:
+    """The deletion filter; empty where nothing that can be lifted helps. What there is no time for stays in."""
     kept: list[Constraint] = []
     setting = start
     for item in _candidates(start):
         lifted = item.lift(setting)
-        if has_plan(lifted):
+        answer = watch.asked(f"whether a plan needs more than {item.constraint.what}", partial(has_plan, lifted))
+        if answer is None or answer:
             kept.append(item.constraint)
         else:
             setting = lifted
@@ -139,22 +150,15 @@ def _candidates(start: _Setting) -> Iterator[_Candidate]:
     """Limits in the order in which they are tried: what is tried early stays out more often, so the hardware, which
     users cannot change, comes before their own limits, and the number of GPUs last, since it takes longest."""
     request, cluster = start.request, start.cluster
-    node = cluster.pools[0].node
-    many = len(cluster.pools) > 1
-
-    def hardware(topic: Topic, what: str, change: Callable[[NodeType], NodeType]) -> _Candidate:
-        return _Candidate(
-            constraint=Constraint(topic=topic, what=what),
-            lift=lambda setting: replace(setting, cluster=each_node(setting.cluster, change)),
-        )
-
-    ram = "host RAM" if many else f"host RAM of {format_bytes(node.host_ram_bytes)} per node"
-    yield hardware(Topic.HOST_RAM, ram, lambda item: replace(item, host_ram_bytes=item.host_ram_bytes * PLENTY))
+    for pool in cluster.pools:
+        ram = f"host RAM of {format_bytes(pool.node.host_ram_bytes)} per node{_in_words(cluster, pool)}"
+        yield _hardware(pool, Topic.HOST_RAM, ram, _with_plenty_of_ram)
     margin = request.workload.memory_margin_ratio
     if margin > 0:
         yield _own(Topic.MARGIN, f"the memory margin of {margin:.0%}", lambda asked: _with_margin(asked, 0.0))
-    memory = "GPU memory" if many else f"GPU memory of {format_bytes(node.gpu.memory_bytes)} per GPU"
-    yield hardware(Topic.GPU_MEMORY, memory, lambda item: with_memory(item, item.gpu.memory_bytes * PLENTY))
+    for pool in cluster.pools:
+        memory = f"GPU memory of {format_bytes(pool.node.gpu.memory_bytes)} per GPU{_in_words(cluster, pool)}"
+        yield _hardware(pool, Topic.GPU_MEMORY, memory, _with_plenty_of_memory)
     if request.limits.max_iteration_s is not None:
         yield _limit(
             Topic.DEADLINE,
@@ -162,10 +166,36 @@ def _candidates(start: _Setting) -> Iterator[_Candidate]:
             lambda limits: replace(limits, max_iteration_s=None),
         )
     yield from _own_limits(request.limits)
-    yield _Candidate(
-        constraint=Constraint(topic=Topic.NUM_GPUS, what=f"{cluster.num_gpus} GPUs"),
-        lift=lambda setting: replace(setting, cluster=_with_more_nodes(setting.cluster)),
+    for pool in cluster.pools:
+        yield _Candidate(
+            constraint=Constraint(topic=Topic.NUM_GPUS, what=f"{pool.num_gpus} GPUs{_in_words(cluster, pool)}"),
+            lift=partial(_with_pool, name=pool.name, change=_with_more_nodes),
+        )
+
+
+def _in_words(cluster: Cluster, pool: Pool) -> str:
+    return f" in pool {pool.name}" if len(cluster.pools) > 1 else ""
+
+
+def _hardware(pool: Pool, topic: Topic, what: str, change: Callable[[NodeType], NodeType]) -> _Candidate:
+    """A limit of the nodes of one pool."""
+    return _Candidate(
+        constraint=Constraint(topic=topic, what=what),
+        lift=partial(_with_pool, name=pool.name, change=lambda item: replace(item, node=change(item.node))),
     )
+
+
+def _with_pool(setting: _Setting, *, name: str, change: Callable[[Pool], Pool]) -> _Setting:
+    pools = tuple(change(item) if item.name == name else item for item in setting.cluster.pools)
+    return replace(setting, cluster=replace(setting.cluster, pools=pools))
+
+
+def _with_plenty_of_ram(node: NodeType) -> NodeType:
+    return replace(node, host_ram_bytes=node.host_ram_bytes * PLENTY)
+
+
+def _with_plenty_of_memory(node: NodeType) -> NodeType:
+    return with_memory(node, node.gpu.memory_bytes * PLENTY)
 
 
 def _own(topic: Topic, what: str, change: Callable[[PlanRequest], PlanRequest]) -> _Candidate:
@@ -226,8 +256,5 @@ def _with_margin(request: PlanRequest, ratio: float) -> PlanRequest:
     return replace(request, workload=replace(request.workload, memory_margin_ratio=ratio))
 
 
-def _with_more_nodes(cluster: Cluster) -> Cluster:
-    def grown(pool: Pool) -> Pool:
-        return replace(pool, num_nodes=max(pool.num_nodes, min(pool.num_nodes * MORE_NODES, MAX_NODES_TRIED)))
-
-    return replace(cluster, pools=tuple(grown(pool) for pool in cluster.pools))
+def _with_more_nodes(pool: Pool) -> Pool:
+    return replace(pool, num_nodes=max(pool.num_nodes, min(pool.num_nodes * MORE_NODES, MAX_NODES_TRIED)))

@@ -99,7 +99,7 @@ def _was_decided(case: Case, worker: Worker, fixed: FixedField) -> bool:
         return True
     pools = reachable(case.cluster, case.limits.max_gpus).pools
     return any(
-        bool(np.any(~fixed.allows(case.market.candidates(_as_first(case, worker), pool, case.inputs))))
+        bool(np.any(~fixed.allows(case.market.prices.candidates(_as_first(case, worker), pool, case.inputs))))
         for pool in pools
     )
 

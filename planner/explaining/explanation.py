@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.domain.overheads import Overheads
 from planner.domain.plan import Plan
@@ -12,6 +12,7 @@ from planner.explaining.decisions import Decision, decide
 from planner.explaining.relaxations import Relaxation, relax
 from planner.explaining.score import Score
 from planner.explaining.sensitivity import Sensitivity, sensitivity
+from planner.explaining.watch import Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +35,19 @@ class Explanation:
     decisions: tuple[Decision, ...]
     relaxations: tuple[Relaxation, ...]
     sensitivity: Sensitivity
+    not_reached: tuple[str, ...] = ()
+    """What was not looked at because the time was over."""
 
 
-def explain_plan(plan: Plan, overheads: Overheads) -> Explanation:
+def explain_plan(plan: Plan, overheads: Overheads, watch: Watch | None = None) -> Explanation:
     """Searches the plan's space again and prices what else could have been decided, permitted or assumed.
 
-    `overheads` are those that the plan was made with (`planner.files.calibrated.overheads_with`). Raises
+    `overheads` are those that the plan was made with (`planner.files.calibrated.overheads_with`). What there is no time
+    for is left out and named; the time is that of `watch`, or the time limit of the plan's request. Raises
     InfeasibleError where this version of the cost model finds no plan for the request at all.
     """
-    case = open_case(plan, overheads)
-    return Explanation(
+    case = open_case(plan, overheads, watch)
+    found = Explanation(
         plan=plan,
         base=case.base,
         optimum=case.optimum,
@@ -54,3 +58,4 @@ def explain_plan(plan: Plan, overheads: Overheads) -> Explanation:
         relaxations=relax(case),
         sensitivity=sensitivity(case),
     )
+    return replace(found, not_reached=case.watch.not_reached)

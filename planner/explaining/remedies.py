@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from planner.domain.hardware import Cluster, Precision
+from planner.domain.hardware import Cluster, Pool, Precision
 from planner.domain.plan import Limits
 from planner.domain.request import PlanRequest
-from planner.explain import Feasible, Found, more_hardware, relaxed_limits
+from planner.explain import MAX_NODES_TRIED, Feasible, Found, more_hardware, relaxed_limits
 from planner.explaining.relaxations import each_node, free_limits, with_memory
 from planner.explaining.requests import rules_of
+from planner.explaining.watch import Watch
 from planner.units import format_bytes
 
 LORA_RANK = 32
@@ -19,6 +20,8 @@ MARGINS = (0.08, 0.05, 0.03, 0.0)
 MAX_MEMORY_FACTOR = 4.0
 SHORTER = tuple(share / 16 for share in range(15, 0, -1))
 MIN_RESPONSE_TOKENS = 128
+MAX_GROWTH = 8
+"""Times the nodes of one of several pools that are tried."""
 STEPS = 6
 """Bisections of an amount of memory: the answer is exact to 1/64 of the interval."""
 
@@ -42,6 +45,9 @@ _MEMORY = frozenset({Topic.GPU_MEMORY, Topic.HOST_RAM, Topic.MARGIN})
 _RUN = frozenset({Topic.DEADLINE, Topic.BUDGET})
 
 
+_Direction = Callable[[PlanRequest, Cluster, Feasible], Iterator["Remedy"]]
+
+
 class RemedyKind(StrEnum):
     """What a way out touches."""
 
@@ -63,30 +69,64 @@ class Remedy:
 
 
 def remedies(
-    request: PlanRequest, cluster: Cluster, feasible: Feasible, topics: frozenset[Topic]
+    request: PlanRequest, cluster: Cluster, feasible: Feasible, topics: frozenset[Topic], watch: Watch
 ) -> tuple[Remedy, ...]:
     """One way out per direction, as far as one exists; `feasible` plans a changed request.
 
     Directions that have nothing to do with the `topics` of a conflict are only tried where no other one helps.
     """
-    directions: tuple[tuple[frozenset[Topic], Callable[[], Iterator[Remedy]]], ...] = (
-        (frozenset(Topic), lambda: _limits(request, cluster, feasible)),
-        (_MEMORY, lambda: _margin(request, cluster, feasible)),
-        (frozenset({Topic.NUM_GPUS, Topic.GPU_MEMORY}), lambda: _more_hardware(request, cluster, feasible)),
-        (frozenset({Topic.GPU_MEMORY}), lambda: _gpu_memory(request, cluster, feasible)),
-        (frozenset({Topic.HOST_RAM}), lambda: _host_ram(request, cluster, feasible)),
-        (_MEMORY | _RUN | {Topic.NUM_GPUS}, lambda: _shorter(request, cluster, feasible)),
-        (_MEMORY | _RUN | {Topic.NUM_GPUS}, lambda: _precision(request, cluster, feasible)),
-        (_RUN, lambda: _staleness(request, cluster, feasible)),
+    directions: tuple[tuple[frozenset[Topic], str, _Direction], ...] = (
+        (frozenset(Topic), "other limits", _limits),
+        (_MEMORY, "a smaller memory margin", _margin),
+        (frozenset({Topic.NUM_GPUS, Topic.GPU_MEMORY}), "more or roomier GPUs", _more_hardware),
+        (frozenset({Topic.GPU_MEMORY}), "more GPU memory", _gpu_memory),
+        (frozenset({Topic.HOST_RAM}), "more host RAM", _host_ram),
+        (_MEMORY | _RUN | {Topic.NUM_GPUS}, "shorter responses", _shorter),
+        (_MEMORY | _RUN | {Topic.NUM_GPUS}, "LoRA and 8-bit rollouts", _precision),
+        (_RUN, "staleness", _staleness),
     )
-    near = [item for about, search in directions if about & topics for item in search()]
-    return tuple(near or (item for about, search in directions if not about & topics for item in search()))
+
+    def found(words: str, search: _Direction) -> tuple[Remedy, ...]:
+        # Ways out that were found before the time was over count.
+        ways: list[Remedy] = []
+        watch.asked(words, lambda: ways.extend(search(request, cluster, feasible)))
+        return tuple(ways)
+
+    near = [item for about, words, search in directions if about & topics for item in found(words, search)]
+    if near:
+        return tuple(near)
+    return tuple(item for about, words, search in directions if not about & topics for item in found(words, search))
 
 
 def _more_hardware(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[Remedy]:
-    if len(cluster.pools) == 1 and request.limits.max_gpus is None:
+    if request.limits.max_gpus is not None:
+        return
+    if len(cluster.pools) == 1:
         for words in more_hardware(request, cluster.pools[0], feasible):
             yield Remedy(kind=RemedyKind.HARDWARE, what=words, found=None)
+        return
+    for pool in cluster.pools:
+        yield from _more_nodes(request, cluster, pool, feasible)
+
+
+def _more_nodes(request: PlanRequest, cluster: Cluster, pool: Pool, feasible: Feasible) -> Iterator[Remedy]:
+    """The fewest nodes of one of several pools."""
+    most = min(MAX_NODES_TRIED, pool.num_nodes * MAX_GROWTH)
+
+    def grown(num_nodes: int) -> Cluster:
+        bigger = replace(pool, num_nodes=num_nodes)
+        return replace(cluster, pools=tuple(bigger if item is pool else item for item in cluster.pools))
+
+    low, high = pool.num_nodes, pool.num_nodes * 2
+    while high <= most and feasible(request, grown(high)) is None:
+        low, high = high, high * 2
+    if high > most:
+        return
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if feasible(request, grown(middle)) is None else (low, middle)
+    words = f"{high * pool.node.gpus_per_node} GPUs in pool {pool.name} ({high} nodes)"
+    yield from _one(RemedyKind.HARDWARE, words, feasible(request, grown(high)))
 
 
 def _limits(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[Remedy]:
@@ -129,7 +169,8 @@ def _gpu_memory(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> I
     def grown(factor: float) -> Cluster:
         return each_node(cluster, lambda node: with_memory(node, node.gpu.memory_bytes * factor))
 
-    yield from _amount(request, cluster.pools[0].node.gpu.memory_bytes, "of memory per GPU", grown, feasible)
+    sizes = {pool.name: pool.node.gpu.memory_bytes for pool in cluster.pools}
+    yield from _amount(request, sizes, "of memory per GPU", grown, feasible)
 
 
 def _host_ram(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[Remedy]:
@@ -138,15 +179,25 @@ def _host_ram(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Ite
     def grown(factor: float) -> Cluster:
         return each_node(cluster, lambda node: replace(node, host_ram_bytes=node.host_ram_bytes * factor))
 
-    yield from _amount(request, cluster.pools[0].node.host_ram_bytes, "of host RAM per node", grown, feasible)
+    sizes = {pool.name: pool.node.host_ram_bytes for pool in cluster.pools}
+    yield from _amount(request, sizes, "of host RAM per node", grown, feasible)
 
 
 def _amount(
-    request: PlanRequest, size_bytes: float, what: str, grown: Callable[[float], Cluster], feasible: Feasible
+    request: PlanRequest,
+    sizes_bytes: Mapping[str, float],
+    what: str,
+    grown: Callable[[float], Cluster],
+    feasible: Feasible,
 ) -> Iterator[Remedy]:
+    """The least amount in all pools, by the same factor."""
     factor = _least(lambda value: feasible(request, grown(value)) is not None)
     if factor is not None:
-        words = f"{format_bytes(size_bytes * factor)} {what}"
+        many = len(sizes_bytes) > 1
+        amounts = [
+            f"{format_bytes(size * factor)}{f' in {name}' if many else ''}" for name, size in sizes_bytes.items()
+        ]
+        words = f"{' and '.join(amounts)} {what}"
         yield from _one(RemedyKind.HARDWARE, words, feasible(request, grown(factor)))
 
 

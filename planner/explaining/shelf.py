@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from planner.domain.hardware import Cluster
 from planner.domain.strategy import FloatArray
@@ -11,9 +12,10 @@ from planner.explaining.shortlist import bounds_s
 from planner.search.pricing import PricedWorker, PricingInputs
 from planner.search.problem import OptionTable
 
-MAX_ROWS = 600_000
-"""About 100 MB."""
-MAX_BOUNDS = 40
+MAX_ROWS = 1_000_000
+"""Of tables: about 150 MB."""
+MAX_BOUNDS = 6_000_000
+"""About 50 MB; many have most of their tables in common."""
 
 
 class Same:
@@ -53,23 +55,40 @@ class Shelf:
             self._num_rows -= len(oldest)
 
 
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Tables of one part with the lower bounds of their options."""
+
+    bounds_s: tuple[FloatArray, ...]
+    num_rows: int
+    left: dict[object, PricedWorker] = field(default_factory=dict)
+    """What guesses have left of them."""
+
+
 class BoundBook:
     """Lower bounds of options, for tables that several questions have in common."""
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[object, tuple[FloatArray, ...]] = OrderedDict()
+    def __init__(self, max_rows: int = MAX_BOUNDS) -> None:
+        self._max_rows = max_rows
+        self._num_rows = 0
+        self._known: OrderedDict[object, Bounded] = OrderedDict()
 
-    def of(self, items: Sequence[PricedWorker], inputs: PricingInputs, cluster: Cluster) -> tuple[FloatArray, ...]:
-        """The bounds of the options of all workers, as `planner.explaining.shortlist` has them."""
+    def of(self, items: Sequence[PricedWorker], inputs: PricingInputs, cluster: Cluster, *, keep: bool) -> Bounded:
+        """The bounds of the options of all workers, as `planner.explaining.shortlist` has them; kept where they will
+        be asked for again."""
         sizes = tuple((pool.name, pool.num_gpus) for pool in cluster.pools)
         key = (tuple(Same(item.options) for item in items), sizes, inputs.execution)
-        if key not in self._known:
-            self._known[key] = self.anew(items, inputs, cluster)
-            if len(self._known) > MAX_BOUNDS:
-                self._known.popitem(last=False)
-        return self._known[key]
-
-    def anew(self, items: Sequence[PricedWorker], inputs: PricingInputs, cluster: Cluster) -> tuple[FloatArray, ...]:
-        """The same for tables that nobody else asks about."""
-        sizes = {pool.name: pool.num_gpus for pool in cluster.pools}
-        return bounds_s([item.options for item in items], sizes, inputs.graph, inputs.execution)
+        found = self._known.get(key)
+        if found is None:
+            tables = [item.options for item in items]
+            bounds = bounds_s(tables, dict(sizes), inputs.graph, inputs.execution)
+            found = Bounded(bounds, sum(len(table) for table in tables))
+            if not keep:
+                return found
+            self._known[key] = found
+            self._num_rows += found.num_rows
+            while self._num_rows > self._max_rows and len(self._known) > 1:
+                _, oldest = self._known.popitem(last=False)
+                self._num_rows -= oldest.num_rows
+        self._known.move_to_end(key)
+        return found

@@ -15,7 +15,7 @@ and a path over the batches that it spans.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -28,6 +28,8 @@ from planner.search.orders import maximal_paths
 from planner.search.problem import OptionTable
 from planner.search.timing import ASSESSING, GATHERED_FREE_RATIO, LUMPS, UPDATES, Part
 
+ROUNDING = 1e-9
+"""Sums of seconds are added in another order than those of the search."""
 _ANY_SIZE = int(np.iinfo(np.int64).max)
 _SLOWED = (1.0 - GATHERED_LEFT_RATIO) / GATHERED_FREE_RATIO + GATHERED_LEFT_RATIO
 _SYNC: Part = (StageName.WEIGHT_SYNC, None)
@@ -257,3 +259,13 @@ def _shares(table: OptionTable, sums: Sequence[Sum]) -> _Shares:
             if part in parts:
                 row += parts[part] if coefficient == 1.0 else coefficient * parts[part]
     return _Shares(seconds=seconds, number=np.array([numbers[key] for key in own], dtype=np.int64))
+
+
+def costless(table: OptionTable) -> OptionTable:
+    """One option of a worker that takes no time, on one GPU."""
+    zero = np.zeros(1)
+    return replace(
+        table, num_gpus=np.ones(1, dtype=np.int64), stage_time_s=np.zeros((len(table.stages), 1)),
+        sync_colocated_s=zero, sync_disaggregated_s=zero, sync_cross_pool_s=zero, active_bytes=zero, sync_bytes=zero,
+        idle_bytes=zero, host_bytes=zero, row=np.zeros(1, dtype=np.int64), moment_s=np.zeros((len(table.moments), 1)),
+    )  # fmt: skip

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.domain.plan import Plan
+from planner.explaining.alone import Rival
 from planner.explaining.bottleneck import Bottleneck, FullMemory
 from planner.explaining.conflict import Conflict
-from planner.explaining.alone import Rival
 from planner.explaining.decisions import Decision
 from planner.explaining.explanation import Explanation
 from planner.explaining.relaxations import Relaxation, RelaxationKind
@@ -30,6 +30,8 @@ AS_GOOD_RATIO = 0.001
 """Smaller differences are no difference."""
 LEAST_GAIN_RATIO = 0.005
 """Relaxations that gain less are listed as gaining nothing."""
+SHOWN_QUESTIONS = 4
+"""So many of the questions that there was no time for are named; all of them are in the JSON."""
 _FIELD_WORDS = {
     "num_gpus": "GPUs used",
     "dp": "engines",
@@ -88,7 +90,16 @@ def _headline(shown: Explanation) -> Group:
         time.append(f"; saved with {format_seconds_like(plan.time_s, base.time_s)}, by another cost model", "yellow")
     lines = [title, time, _found(shown, base, optimum)]
     lines += [Text(f"this plan does not fit: {problem}", style="bold red") for problem in shown.problems]
+    if shown.not_reached:
+        lines.append(Text(_not_reached(shown.not_reached), style="yellow"))
     return Group(*lines)
+
+
+def _not_reached(questions: Sequence[str]) -> str:
+    first = ", ".join(questions[:SHOWN_QUESTIONS])
+    more = len(questions) - SHOWN_QUESTIONS
+    rest = f" and {counted(more, 'other question')}" if more > 0 else ""
+    return f"the time limit left no time for {first}{rest}; allow more with --time-limit"
 
 
 def _found(shown: Explanation, base: Score, optimum: Score) -> Text:
@@ -267,7 +278,10 @@ def _sensitivity(shown: Explanation, base: Score) -> list[RenderableType]:
     table = _table(("if", ""), ("this plan", "right"), ("best plan", "right"), ("loss", "right"), ("", ""))
     for item in found.points:
         table.add_row(*_point(item, base))
-    return [Text("\n".join(_flip_lines(shown, base))), Text(), table]
+    lines: list[RenderableType] = []
+    if found.flips or found.growth is not None:
+        lines = [Text("\n".join(_flip_lines(shown, base))), Text()]
+    return [*lines, table] if found.points else lines
 
 
 def _flip_lines(shown: Explanation, base: Score) -> list[str]:
@@ -324,6 +338,8 @@ def conflict_report(conflict: Conflict) -> Group:
     shown = one_line(conflict)
     sections: list[RenderableType] = [Text("No plan fits.", style="bold red")]
     sections += [Padding(Text(problem), (0, 0, 0, 2)) for problem in shown.problems]
+    if shown.not_reached:
+        sections.append(Padding(Text(_not_reached(shown.not_reached), style="yellow"), (0, 0, 0, 2)))
     sections += _section("Limits that cannot be met together", *_constraints(shown))
     ways = _table(("change", ""), ("best plan then", ""), ("", ""))
     for item in shown.remedies:
@@ -337,7 +353,8 @@ def _constraints(shown: Conflict) -> list[RenderableType]:
     if not shown.constraints:
         return [Text("even without any of the limits there is no plan: see above")]
     lines = [Text(f"- {item.what}{'' if item.is_own else ' (hardware)'}") for item in shown.constraints]
-    note = "every other limit may be lifted and there is still no plan; without one of these there is"
+    note = "every other limit may be lifted and there is still no plan"
+    note += "; not all of these were tried" if shown.not_reached else "; without one of these there is"
     return [*lines, Text(note, style="dim")]
 
 

@@ -120,7 +120,7 @@ def test_values_are_written_as_fix_reads_them() -> None:
     case: Case = case_of("dense")
     for worker in case.inputs.graph.workers:
         strategy = case.strategy(worker.name)
-        table = case.market.candidates(worker, case.cluster.pools[0], case.inputs)
+        table = case.market.prices.candidates(worker, case.cluster.pools[0], case.inputs)
         for field in fields_of(worker):
             fixed = FixedField(worker=worker.name, field=field, value=value_of(strategy, field))
             rows = fixed.allows(table)
