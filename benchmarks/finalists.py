@@ -10,9 +10,10 @@ import numpy as np
 
 from planner import pipeline, solving
 from planner.assembly import PlacedStrategy, assemble
+from planner.domain.execution import Fusion
 from planner.domain.plan import Plan
 from planner.domain.request import PlanRequest
-from planner.domain.stages import WorkerName
+from planner.domain.stages import StageKind, WorkerName
 from planner.files.spec import WorkloadSpec
 from planner.files.workload import build_request
 from planner.search.pricing import PricedWorker
@@ -112,10 +113,18 @@ def _varied(
                 else item
                 for item in placed
             )
+            if Fusion.INTRA_STAGE in solution.timing.fusions and not _may_interleave(drawn):
+                continue
             plan = _plan(made, outcome, drawn, solution)
             if plan is not None and plan.time_s <= limit_s:
                 result.append(Finalist(plan=plan, origin=f"other options of {', '.join(change)}"))
     return result
+
+
+def _may_interleave(placed: tuple[PlacedStrategy, ...]) -> bool:
+    """Whether actor and critic trainers have as many pipeline ranks."""
+    trainers = [item.strategy for item in placed if item.worker.kind is StageKind.TRAINING]
+    return len({strategy.pp for strategy in trainers}) == 1
 
 
 def _options(priced: tuple[PricedWorker, ...], item: PlacedStrategy) -> list:

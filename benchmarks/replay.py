@@ -13,11 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from benchmarks.finalists import finalists, request_of
+from planner.domain.execution import Fusion
 from planner.domain.request import PlanRequest
+from planner.domain.stages import WorkerName
 from planner.files.catalog import load_overheads
 from planner.simulate.replay import ReplaySettings, replay
 
 TARGET_REGRET_RATIO = 0.02
+BAND_RATIOS = (0.05, 0.07)
+"""Plans that the replay should confirm within these limits."""
 TIE_RATIO = 0.01
 """Plans this close count as equal in the cost model (planner.pipeline.TIE_TOLERANCE_RATIO)."""
 
@@ -36,6 +40,8 @@ class Judgement:
     """Largest |planned / replayed - 1|."""
     mean_difference_ratio: float
     """Mean of planned / replayed - 1."""
+    num_within: tuple[int, ...]
+    """Finalists whose planned time lies within each of BAND_RATIOS of the replayed one."""
     worst_origin: str
     """Where the finalist of the largest difference comes from."""
 
@@ -57,6 +63,7 @@ def judge(request: PlanRequest, *, number: int = 24, num_iterations: int = 4, se
         regret_ratio=replayed[pick] / min(replayed) - 1.0,
         worst_difference_ratio=abs(differences[worst]),
         mean_difference_ratio=sum(differences) / len(differences),
+        num_within=tuple(sum(abs(d) <= ratio for d in differences) for ratio in BAND_RATIOS),
         worst_origin=items[worst].origin,
     )
 
@@ -96,6 +103,13 @@ def requests() -> list[tuple[str, PlanRequest]]:
          request_of(model="qwen3-32b", gpus="512xh100", num_prompts=512, response_max=32768, response_cv=1.0)),
         ("GRPO 32B, 64 H100, one step off", _asynchronous(1, partial_rollouts=False)),
         ("GRPO 32B, 64 H100, streaming", _asynchronous(2, partial_rollouts=True)),
+        ("GRPO 32B, 64 H100, streaming, staleness 4", _asynchronous(4, partial_rollouts=True)),
+        ("GRPO 32B, 32 H100 + 64 H20, split", request_of(model="qwen3-32b", gpus="32xh100,64xh20")),
+        ("GRPO 8B, 16 H100 + 16 H20 + 8 A100, one step off, split", _split_ahead()),
+        ("PPO 8B, 16 L40S, interleaved updates",
+         _interleaved(model="qwen3-8b", gpus="16xl40s", response_mean=500, num_prompts=512)),
+        ("PPO 32B, 64 H100, interleaved updates",
+         _interleaved(model="qwen3-32b", gpus="64xh100", response_mean=1000, num_prompts=1024)),
     ]  # fmt: skip
 
 
@@ -105,15 +119,29 @@ def _asynchronous(max_staleness: int, *, partial_rollouts: bool) -> PlanRequest:
     return replace(request, limits=limits)
 
 
+def _split_ahead() -> PlanRequest:
+    request = request_of(model="qwen3-8b", gpus="16xh100,16xh20,8xa100", response_mean=4000)
+    return replace(request, limits=replace(request.limits, max_staleness=1))
+
+
+def _interleaved(**fields: str | int | float) -> PlanRequest:
+    """Both trainers on one block: the search rarely chooses that by itself."""
+    request = request_of(algorithm="ppo", **fields)
+    together = ((WorkerName.ACTOR_TRAINER, WorkerName.CRITIC_TRAINER),)
+    return replace(request, limits=replace(request.limits, fusions=tuple(Fusion), must_share=together))
+
+
 def main() -> None:
     """Prints one line per situation."""
-    print(f"{'situation':<44} plans  tau  tau >1%  regret  plan/replay-1 mean  worst   s")
+    within = "  ".join(f"<{ratio:.0%}" for ratio in BAND_RATIOS)
+    print(f"{'situation':<56} plans  tau  tau >1%  regret  plan/replay-1 mean  worst  {within}   s")
     for title, request in requests():
         start = time.perf_counter()
         found = judge(request)
         print(
-            f"{title:<44} {found.num_finalists:>5} {found.tau:>4.2f} {found.clear_tau:>8.2f} "
+            f"{title:<56} {found.num_finalists:>5} {found.tau:>4.2f} {found.clear_tau:>8.2f} "
             f"{found.regret_ratio:>7.2%} {found.mean_difference_ratio:>19.1%} {found.worst_difference_ratio:>6.1%} "
+            f"{' '.join(f'{number:>4}' for number in found.num_within)} "
             f"{time.perf_counter() - start:>3.0f}",
             flush=True,
         )

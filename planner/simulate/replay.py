@@ -70,9 +70,22 @@ def replay(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Replay
     """
     if plan.status is Status.INFEASIBLE:
         raise InfeasibleError("the plan does not fit its GPUs, so there is nothing to replay; see rlplan show")
+    _check_pipelines(plan)
     script = _script(plan, overheads, settings)
     recording = Replay(script).run()
     return _report(script, recording)
+
+
+def _check_pipelines(plan: Plan) -> None:
+    if Fusion.INTRA_STAGE not in plan.execution.fusions:
+        return
+    pipelines = {item.strategy.pp for item in plan.placements if item.stage in UPDATES and item.strategy is not None}
+    if len(pipelines) != 1:
+        raise InvalidInputError(
+            f"interleaved updates with {' and '.join(str(pp) for pp in sorted(pipelines))} pipeline ranks",
+            where="strategies",
+            accepted="the same pp for actor trainer and critic trainer",
+        )
 
 
 def _script(plan: Plan, overheads: Overheads, settings: ReplaySettings) -> Script:

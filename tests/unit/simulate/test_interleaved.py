@@ -11,6 +11,7 @@ import pytest
 from planner.domain.execution import Fusion
 from planner.domain.plan import Plan
 from planner.domain.stages import StageName, WorkerName
+from planner.errors import InvalidInputError
 from planner.files.catalog import load_overheads
 from planner.files.spec import WorkloadSpec
 from planner.files.workload import build_request
@@ -98,6 +99,16 @@ def test_a_found_plan_with_interleaved_updates_agrees_with_its_replay() -> None:
     plain = replace(plan, execution=replace(plan.execution, fusions=()))
     one_by_one = replay(plain, load_overheads(), ReplaySettings(num_iterations=4))
     assert report.iteration_s.mean < one_by_one.iteration_s.mean - 2.0, "bubbles of 5 s are filled"
+
+
+def test_a_plan_whose_pipelines_cannot_meet_is_refused() -> None:
+    plan = fused_plan()
+    changed = tuple(
+        replace(item, strategy=replace(item.strategy, pp=1)) if item.stage is StageName.CRITIC_UPDATE else item
+        for item in plan.placements
+    )
+    with pytest.raises(InvalidInputError, match="1 and 4 pipeline ranks"):
+        replay(replace(plan, placements=changed), load_overheads(), ReplaySettings(num_iterations=1))
 
 
 def test_the_weight_sync_waits_for_both_updates() -> None:
