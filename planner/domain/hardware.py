@@ -207,12 +207,26 @@ class Pool:
     """Nodes that can be used."""
     usd_per_gpu_hour: float | None
     out_nodes: tuple[int, ...] = ()
+    rack_nodes: int | None = None
+    """Nodes of a scale-up domain in the machine room, where fewer of each are used because some are out; None: as many
+    as the domain of `node` has."""
 
     def __post_init__(self) -> None:
         if self.num_nodes < 1:
             raise ValueError(f"pool {self.name!r} needs at least one node, got {self.num_nodes}")
         if list(self.out_nodes) != sorted({max(node, 0) for node in self.out_nodes}):
             raise ValueError(f"pool {self.name!r}: nodes that are out ascend from 0, got {self.out_nodes}")
+        if self.rack_nodes is not None and self.rack_nodes * self.node.gpus_per_node <= self.node.scale_up_domain_gpus:
+            raise ValueError(f"pool {self.name!r}: no racks of {self.rack_nodes} nodes are made smaller")
+
+    def physical_domain(self, index: int) -> int:
+        """Number in the machine room of the usable scale-up domain `index`: of a rack, or of a part of a node."""
+        per_node, per_domain = self.node.gpus_per_node, self.node.scale_up_domain_gpus
+        if per_domain < per_node:
+            node, part = divmod(index, per_node // per_domain)
+            return self.physical_node(node) * (per_node // per_domain) + part
+        nodes = per_domain // per_node
+        return self.physical_node(index * nodes) // (self.rack_nodes or nodes)
 
     def physical_node(self, index: int) -> int:
         """Number in the machine room of the usable node `index`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import gcd
 
 from planner.domain.hardware import Pool
@@ -39,7 +40,7 @@ class RankRun:
     """Consecutive places (nodes or scale-up domains) that hold equally many consecutive ranks each.
 
     Place `first + i` for i below `count` holds ranks `first_rank + i * ranks_each` to `+ ranks_each - 1`, on its own
-    GPUs from `first_gpu` on. Nodes are numbered as the machine room does, those that are out included.
+    GPUs from `first_gpu` on. Nodes and domains are numbered as the machine room does, those that are out included.
     """
 
     first: int
@@ -132,7 +133,7 @@ def worker_ranks(worker: WorkerName, strategy: Strategy, group: DeviceGroup, poo
         axes=placed(dense),
         expert_axes=placed(experts),
         nodes=tuple(_renumbered(_runs(used, per_node), pool)),
-        domains=tuple(_runs(used, per_domain)),
+        domains=tuple(_in_machine_room(_runs(used, per_domain), pool)),
     )
 
 
@@ -179,6 +180,19 @@ def _runs(used: range, per_place: int) -> Iterator[RankRun]:
         each = per_place if offset == 0 and whole > 0 else min(per_place - offset, used.stop - gpu)
         yield RankRun(first=place, count=count, first_rank=gpu - used.start, ranks_each=each, first_gpu=offset)
         gpu += count * each
+
+
+def _in_machine_room(runs: Iterator[RankRun], pool: Pool) -> Iterator[RankRun]:
+    """Runs of scale-up domains by their numbers in the machine room, split where another one lies in between."""
+    if not pool.out_nodes:
+        yield from runs
+        return
+    for run in runs:
+        numbers = [pool.physical_domain(run.first + i) for i in range(run.count)]
+        starts = [i for i in range(run.count) if i == 0 or numbers[i] != numbers[i - 1] + 1]
+        for start, end in pairwise([*starts, run.count]):
+            first_rank = run.first_rank + start * run.ranks_each
+            yield replace(run, first=numbers[start], count=end - start, first_rank=first_rank)
 
 
 def _renumbered(runs: Iterator[RankRun], pool: Pool) -> Iterator[RankRun]:

@@ -159,9 +159,17 @@ def _without_outages(pool: Pool, out: int | tuple[str, ...] | None, where: str) 
     node = pool.node
     numbers = out_numbers(out, pool.num_nodes, where)
     left = usable(pool.num_nodes, numbers, node.scale_up_domain_gpus // node.gpus_per_node)
+    rack_nodes = None
     if left.nodes_per_domain * node.gpus_per_node < node.scale_up_domain_gpus:
+        rack_nodes = node.scale_up_domain_gpus // node.gpus_per_node
         node = replace(node, scale_up_domain_gpus=left.nodes_per_domain * node.gpus_per_node)
-    made = replace(pool, node=node, num_nodes=pool.num_nodes - len(left.out_nodes), out_nodes=left.out_nodes)
+    made = replace(
+        pool,
+        node=node,
+        num_nodes=pool.num_nodes - len(left.out_nodes),
+        out_nodes=left.out_nodes,
+        rack_nodes=rack_nodes,
+    )
     return made, _outage_assumptions(made, out, left)
 
 

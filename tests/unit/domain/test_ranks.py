@@ -18,6 +18,7 @@ from planner.domain.stages import WorkerName
 from planner.domain.strategy import EngineIdle, RolloutStrategy, Sharding, TrainerStrategy
 from planner.errors import InvalidInputError
 from planner.files.catalog import load_node
+from planner.files.outages import usable
 from planner.files.plan import digests, parse_plan, plan_document, plan_text
 from planner.report.cluster import rank_table
 from planner.report.terminal import plain
@@ -59,6 +60,9 @@ def test_every_rank_is_where_counting_says(
     degrees: tuple[int, ...], ep: int, first: int, shape: tuple[int, int], out: set[int]
 ) -> None:
     tp, cp, dp, pp = degrees
+    if shape[1] > shape[0]:
+        # Racks are cut to one size before ranks are laid out over them: tested below.
+        out = set()
     strategy = trainer(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep if (tp * cp * dp) % ep == 0 else 1)
     per_node, domain = shape
     where = pool(num_nodes=9000, out=tuple(sorted(out)), per_node=per_node, domain=domain)
@@ -67,7 +71,9 @@ def test_every_rank_is_where_counting_says(
     for rank in range(strategy.num_gpus):
         gpu = first + rank
         assert found.node_of(rank) == (free[gpu // per_node], gpu % per_node)
-        assert found.domain_of(rank) == gpu // domain
+        assert found.domain_of(rank) == (
+            free[gpu // per_node] * (per_node // domain) if domain <= per_node else gpu // domain
+        )
     assert {tuple(found.coordinates(rank).values()) for rank in range(strategy.num_gpus)} == set(
         product(range(tp), range(cp), range(dp), range(pp))
     )
@@ -123,6 +129,44 @@ def test_an_nvl72_domain_spans_eighteen_trays() -> None:
     assert [(run.first, run.count, run.ranks_each) for run in inside.domains] == [(0, 2, 72)]
     # 16 does not divide 72: the fifth group of 16 GPUs lies half in either domain.
     assert worker_ranks(WorkerName.ACTOR_TRAINER, trainer(tp=16, dp=9), group(0, 144), where).axes[0].num_domains == 2
+
+
+def test_a_domain_has_the_number_of_its_node_where_nodes_are_out() -> None:
+    """31 of 32 nodes: node and domain are the same place, and have the same number."""
+    where = pool(num_nodes=31, out=(17,))
+    found = worker_ranks(WorkerName.ACTOR_TRAINER, trainer(tp=8, dp=31), group(0, 248), where)
+    assert [(run.first, run.count, run.first_rank) for run in found.domains] == [(0, 17, 0), (18, 14, 136)]
+    assert found.domains == found.nodes
+    assert all(found.domain_of(rank) == found.node_of(rank)[0] for rank in range(248))
+    assert found.domain_of(135) == 16 and found.domain_of(136) == 18
+
+
+def test_a_rack_keeps_its_number_when_a_tray_of_another_is_out() -> None:
+    """Three racks of 18 trays, trays 3 and 4 out: racks are cut to 16 trays, and rack 2 begins at tray 36."""
+    tray = load_node("gb200-nvl72-tray")
+    left = usable(54, (3, 4), 18)
+    cut = replace(tray, scale_up_domain_gpus=left.nodes_per_domain * 4)
+    where = Pool(
+        name="h100", node=cut, num_nodes=54 - len(left.out_nodes), usd_per_gpu_hour=None, out_nodes=left.out_nodes,
+        rack_nodes=18,
+    )  # fmt: skip
+    assert left.nodes_per_domain == 16 and where.num_nodes == 48
+    found = worker_ranks(WorkerName.ACTOR_TRAINER, trainer(tp=8, dp=24), group(0, 192), where)
+    assert [(run.first, run.count, run.ranks_each) for run in found.domains] == [(0, 3, 64)]
+    for rank in range(192):
+        assert found.domain_of(rank) == found.node_of(rank)[0] // 18
+    # A whole rack that is out leaves a hole in the numbers.
+    gone = tuple(range(18, 36))
+    rest = Pool(name="h100", node=tray, num_nodes=36, usd_per_gpu_hour=None, out_nodes=gone)
+    found = worker_ranks(WorkerName.ACTOR_TRAINER, trainer(tp=8, dp=18), group(0, 144), rest)
+    assert [(run.first, run.count, run.first_rank) for run in found.domains] == [(0, 1, 0), (2, 1, 72)]
+    assert all(found.domain_of(rank) == found.node_of(rank)[0] // 18 for rank in range(144))
+
+
+def test_racks_that_are_no_smaller_are_refused() -> None:
+    tray = load_node("gb200-nvl72-tray")
+    with pytest.raises(ValueError, match="made smaller"):
+        Pool(name="h100", node=tray, num_nodes=36, usd_per_gpu_hour=None, rack_nodes=18)
 
 
 def test_nodes_that_are_out_are_left_out() -> None:
