@@ -223,6 +223,7 @@ def _best(imported: Imported, request: PlanRequest) -> tuple[Plan | None, str]:
         framework=imported.framework,
         max_staleness=execution.staleness,
         allow_partial_rollouts=execution.mode is ExecutionMode.STREAMING,
+        sharded_syncs=execution.sharded_syncs,
         num_alternatives=0,
     )
     try:

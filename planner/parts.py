@@ -168,8 +168,9 @@ class Shop:
             first = mirrored.graph.worker(WorkerName.ROLLOUT_ENGINE)
             return as_second_engine(self.price(first, pool, mirrored), worker)
         streams = execution.mode is ExecutionMode.STREAMING and worker.name is WorkerName.ROLLOUT_ENGINE
-        # Strategies that are open and, for what takes part in it, prices depend on the way of the weight sync.
-        place = (worker, pool.name, share, execution.sharded_syncs)
+        # The way of the weight sync decides what is open and what it costs, overlap what engines some frameworks have.
+        narrows = self.rules is not None and self.rules.attention_dp_excludes_overlap
+        place = (worker, pool.name, share, execution.sharded_syncs, narrows and execution.is_asynchronous)
         key = (*place, (execution.mode, execution.staleness) if streams else execution.fusions)
         if key not in self._priced:
             fused = (*place, synchronous_executions(self.request.limits, self.rules)[0].fusions)

@@ -14,7 +14,7 @@ from planner.adapters.nemo_rl_rules import KL_IN_REWARD, ON_HOST, SWAPS, cluster
 from planner.adapters.overrides import ShellValue, UserText
 from planner.adapters.roles import Roles, rounded_up
 from planner.adapters.yaml_text import Block, YamlValue
-from planner.domain.execution import ExecutionMode
+from planner.domain.execution import ExecutionMode, ShardedSync
 from planner.domain.framework import pipeline_ends
 from planner.domain.hardware import Precision
 from planner.domain.model import Model
@@ -336,11 +336,13 @@ def _megatron_optimizer(strategy: TrainerStrategy, *, is_fp8: bool) -> _Entries:
 def _generation(roles: Roles) -> Block:
     workload, strategy, execution = roles.workload, roles.rollout, roles.plan.execution
     _, _, nodes, per_node = cluster_shape(roles)
+    moves_shards = ShardedSync.SHARD_TO_SHARD in execution.sharded_syncs
+    way = "CUDA IPC on the same GPUs" if roles.is_colocated else "NCCL between the GPUs"
     return Block(
         path="policy.generation",
         decisions=(
             roles.decision(WorkerName.ROLLOUT_ENGINE),
-            "weight sync: CUDA IPC on the same GPUs" if roles.is_colocated else "weight sync: NCCL between the GPUs",
+            f"weight sync: {way}{', shard to shard' if moves_shards else ''}",
         ),
         entries=(
             ("backend", "vllm"),
@@ -351,8 +353,8 @@ def _generation(roles: Roles) -> Block:
             ("colocated.enabled", roles.is_colocated),
             ("colocated.resources.num_nodes", nodes),
             ("colocated.resources.gpus_per_node", per_node),
-            # null: IPC when colocated, NCCL otherwise.
-            ("refit_transport", None),
+            # null: IPC when colocated, an NCCL broadcast of full tensors otherwise.
+            ("refit_transport", "nccl_reshard" if moves_shards else None),
             ("vllm_cfg.tensor_parallel_size", strategy.tp),
             ("vllm_cfg.pipeline_parallel_size", strategy.pp),
             # Above tp, attention is replicated over the rest: vLLM's data parallelism.

@@ -9,7 +9,7 @@ from planner.adapters.import_names import read_checkpoint
 from planner.adapters.import_trainer import updates_per_iteration
 from planner.adapters.import_values import Values
 from planner.adapters.nemo_rl_import_workers import GENERATION, Pools, is_megatron, read_workers
-from planner.domain.execution import IN_STEP, Execution, ExecutionMode
+from planner.domain.execution import Execution, ExecutionMode, ShardedSync
 from planner.domain.request import FixedWorker
 from planner.files.spec import WorkloadSpec
 
@@ -47,7 +47,7 @@ def read_plan(values: Values, section: str) -> ReadPlan:
     )
     prompt_max, response_max = _lengths(values)
     pools = _pools(values)
-    execution = _execution(values, section)
+    execution = _execution(values, section, is_shared=pools.is_shared)
     lora = _lora(values)
     spec = WorkloadSpec(
         model=model, algorithm=algorithm, num_prompts=prompts, group_size=group, num_optimizer_steps=steps,
@@ -197,14 +197,18 @@ def _other_nodes(values: Values, nodes: int) -> int:
     return taken + each * count
 
 
-def _execution(values: Values, section: str) -> Execution:
-    prefix = f"{section}.async_{section}"
+def _execution(values: Values, section: str, *, is_shared: bool) -> Execution:
+    prefix, transport = f"{section}.async_{section}", values.text(f"{GENERATION}.refit_transport")
+    # Engines on the trainer's GPUs get full tensors by IPC, whatever the key says.
+    moves_shards = transport == "nccl_reshard" and not is_shared
+    ways = (ShardedSync.SHARD_TO_SHARD,) if moves_shards else ()
     if not values.flag(f"{prefix}.enabled"):
-        return IN_STEP
+        return Execution(sharded_syncs=ways)
     in_flight = values.flag(f"{prefix}.in_flight_weight_updates")
     return Execution(
         mode=ExecutionMode.STREAMING if in_flight else ExecutionMode.BATCHES,
         staleness=values.whole(f"{prefix}.max_trajectory_age_steps", 1, minimum=1),
+        sharded_syncs=ways,
     )
 
 

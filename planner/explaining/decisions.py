@@ -44,7 +44,8 @@ class Decision:
     subject: str
     """A worker, `ITERATIONS` or `GROUPS`."""
     what: str
-    """The field of a strategy, or `pool`; two workers; `staleness`, `mode` or `fusion`."""
+    """The field of a strategy, or `pool`; two workers; `staleness`, `mode`, `fusion` or
+    `weight sync`."""
     value: str
     rival: Rival | None
     reason: str = ""
@@ -222,6 +223,10 @@ def _execution_questions(case: Case) -> Iterator[_Question]:
         words = " and ".join(fusion.value for fusion in mine.fusions)
         plain = tuple(dict.fromkeys(replace(e, fusions=()) for e in searched))
         yield _among(case, "fusion", words, plain, lambda _: "none")
+    if mine.sharded_syncs:
+        words = " and ".join(way.value for way in mine.sharded_syncs)
+        gathers = tuple(dict.fromkeys(replace(e, sharded_syncs=()) for e in searched))
+        yield _among(case, "weight sync", words, gathers, lambda _: "full gather")
     if case.may_split:
         yield _Question(words="whether the rollout is split", answer=partial(_split_decision, case))
         if mine.is_split:

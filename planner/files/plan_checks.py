@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from planner.domain.execution import ExecutionMode, Fusion
+from planner.domain.execution import ExecutionMode, Fusion, ShardedSync
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.links import overused
 from planner.domain.model import Model
@@ -264,6 +264,7 @@ def value_problems(plan: Plan) -> tuple[str, ...]:
             _term_problems,
             _schedule_problems,
             _order_problems,
+            _sync_problems,
             _proof_problems,
             _link_problems,
             _other_problems,
@@ -357,6 +358,19 @@ def _overlap_s(plan: Plan, first: ScheduledStage, second: ScheduledStage) -> flo
         reach = math.ceil(plan.makespan_s / plan.period_s)
         shifts = [i * plan.period_s for i in range(-reach, reach + 1)]
     return max(min(first.end_s, second.end_s + shift) - max(first.start_s, second.start_s + shift) for shift in shifts)
+
+
+def _sync_problems(plan: Plan) -> Iterator[str]:
+    """Each way of moving shards only is for engines on the trainer's GPUs, or for those on others."""
+    groups = {group.id: group for group in plan.device_groups}
+    placed = {item.worker: groups.get(item.device_group) for item in plan.placements}
+    trainer, engine = placed.get(WorkerName.ACTOR_TRAINER), placed.get(WorkerName.ROLLOUT_ENGINE)
+    if not plan.execution.sharded_syncs or trainer is None or engine is None:
+        return
+    meet = max(trainer.ranks.start, engine.ranks.start) < min(trainer.ranks.stop, engine.ranks.stop)
+    way = ShardedSync.MICRO_GROUPS if trainer.pool == engine.pool and meet else ShardedSync.SHARD_TO_SHARD
+    if plan.execution.sharded_syncs != (way,):
+        yield f"execution.sharded_syncs: where the engines sit, shards move by {way.value}, and in no other way"
 
 
 def _proof_problems(plan: Plan) -> Iterator[str]:
