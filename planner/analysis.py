@@ -62,6 +62,7 @@ from planner.domain.strategy import (
     Sharding,
     TrainerStrategy,
     TrainerTable,
+    recompute_ratio,
 )
 from planner.domain.workload import TokenLoad, Workload
 from planner.files.catalog import load_overheads
@@ -412,17 +413,17 @@ class _View:
             chain = min(kernel_chain_s(job, self.site(pool), trains=trains) for pool in self.cluster.pools)
             return replace(base, bound=replace(self._least(base, job.precision), depth_s=chain))
         strategy, pool = placement.strategy, self._pool(placement)
-        is_full = trains and strategy.recompute is Recompute.FULL
-        again = job.num_epochs * load.num_sequences * layers_flop(job.model, lengths) if is_full else 0.0
+        ratio = float(recompute_ratio(TrainerTable.of((strategy,)), job.model.num_layers)[0]) if trains else 0.0
+        again = ratio * job.num_epochs * load.num_sequences * layers_flop(job.model, lengths)
         links = trainer_bytes(job, load, strategy, self.site(pool), trains=trains)
         bound = replace(
             _link_bound(links, pool.node),
             compute_s=(base.work_flop + again) / (strategy.num_gpus * peak_flop_per_s(pool.node.gpu, job.precision)),
-            depth_s=kernel_chain_s(job, self.site(pool), trains=trains, is_recomputed=is_full),
+            depth_s=kernel_chain_s(job, self.site(pool), trains=trains, recomputed=ratio),
         )
         levels = base.num_levels
-        if is_full:
-            levels += job.num_epochs * job.num_optimizer_steps * forward_depth(job.model, head, load.max_tokens)
+        if ratio:
+            levels += ratio * job.num_epochs * job.num_optimizer_steps * forward_depth(job.model, head, load.max_tokens)
         return replace(base, num_levels=levels, num_gpus=strategy.num_gpus, links=links, bound=bound)
 
     # ------------------------------------------------------------------------------------------ without a plan

@@ -382,10 +382,12 @@ def _neighbours(
             replace(strategy, inference_tokens=tokens),
             abs(log2(tokens / strategy.inference_tokens)),
         )
-    for index, recompute in enumerate(Recompute):
-        if recompute is not strategy.recompute:
-            steps = abs(index - tuple(Recompute).index(strategy.recompute))
-            yield "recompute", replace(strategy, recompute=recompute), float(steps)
+    levels = (Recompute.NONE, Recompute.SELECTIVE, Recompute.PARTIAL, Recompute.FULL)
+    for recompute in levels:
+        # How many layers a part may have depends on the model: other levels are within reach of one key.
+        if recompute not in (strategy.recompute, Recompute.PARTIAL):
+            steps = abs(levels.index(recompute) - levels.index(strategy.recompute))
+            yield "recompute", replace(strategy, recompute=recompute, recompute_layers=0), float(steps)
     for offload in Offload:
         if offload is not strategy.offload:
             yield "offload", replace(strategy, offload=offload), 1.0

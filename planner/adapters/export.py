@@ -136,10 +136,11 @@ def describe(strategy: Strategy) -> str:
             f"{'each' if strategy.attention_dp == 1 else 'per attention group'}, "
             f"{strategy.idle.value} while others run"
         )
+    layers = f" ({strategy.recompute_layers} layers per stage)" if strategy.recompute_layers else ""
     return (
         f"tp {strategy.tp} pp {strategy.pp} vpp {strategy.vpp} cp {strategy.cp} ({strategy.context_parallel.value}) "
         f"dp {strategy.dp} ep {strategy.ep} etp {strategy.etp}, {strategy.sharding.value} over {strategy.shard_ranks} "
-        f"ranks, recompute {strategy.recompute.value}, offload {strategy.offload.value}, "
+        f"ranks, recompute {strategy.recompute.value}{layers}, offload {strategy.offload.value}, "
         f"{strategy.micro_batch_tokens} / {strategy.inference_tokens} tokens"
     )
 

@@ -135,9 +135,10 @@ def trainer_words(strategy: TrainerStrategy) -> str:
     degrees = [("tp", strategy.tp), ("pp", strategy.pp), ("vpp", strategy.vpp), ("cp", strategy.cp)]
     experts = [("ep", strategy.ep), ("etp", strategy.etp)] if strategy.ep * strategy.etp > 1 else []
     found = [f"{name} {value}" for name, value in (*degrees, *experts) if value > 1]
+    layers = f" ({strategy.recompute_layers} layers per stage)" if strategy.recompute_layers else ""
     return (
         f"{' '.join([*found, f'dp {strategy.dp}'])}, {strategy.sharding.value}, {strategy.micro_batch_tokens:,} tokens "
-        f"per micro-batch ({strategy.inference_tokens:,} forward), recompute {strategy.recompute.value}, "
+        f"per micro-batch ({strategy.inference_tokens:,} forward), recompute {strategy.recompute.value}{layers}, "
         f"offload {strategy.offload.value}"
     )
 

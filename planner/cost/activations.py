@@ -76,6 +76,17 @@ STANDARD = Recipe()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptParts:
+    """Bytes per token of the whole model without recomputation, with the selective one, of layer inputs alone, and of
+    one live layer."""
+
+    all: float
+    selective: float
+    inputs: float
+    live: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """Bytes per token of the whole model. `sharded` parts divide by TP, `whole` parts do not."""
 
@@ -89,6 +100,18 @@ class Saved:
     live_sharded: float
     """The layer with most activations, alive while it is recomputed or differentiated."""
     live_whole: float
+
+    @property
+    def sharded_parts(self) -> KeptParts:
+        return KeptParts(
+            all=self.all_sharded, selective=self.selective_sharded, inputs=self.inputs_sharded, live=self.live_sharded
+        )
+
+    @property
+    def whole_parts(self) -> KeptParts:
+        return KeptParts(
+            all=self.all_whole, selective=self.selective_whole, inputs=self.inputs_whole, live=self.live_whole
+        )
 
 
 def standard_saved(totals: ModelTotals) -> Saved:

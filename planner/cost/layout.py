@@ -14,7 +14,15 @@ import numpy as np
 from planner.cost.communication import Span, span
 from planner.domain.hardware import NodeType
 from planner.domain.model import LayerClass, Model
-from planner.domain.strategy import SHARDINGS, FloatArray, IntArray, Sharding, TrainerTable
+from planner.domain.strategy import (
+    SHARDINGS,
+    FloatArray,
+    IntArray,
+    Sharding,
+    TrainerTable,
+    recompute_ratio,
+    stage_layers,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +230,8 @@ class Layout:
     sharding: IntArray
     offload: IntArray
     recompute: IntArray
+    recompute_ratio: FloatArray
+    """Share of the layers whose forward pass backward repeats: 1 with FULL, in between with PARTIAL, else 0."""
     node_gpus: FloatArray
     """GPUs of one node that the worker uses."""
     tp: Span
@@ -248,6 +258,14 @@ def _expert_depth_ratio(totals: ModelTotals, rank_layers: FloatArray, depth_rati
     return np.minimum(rank_layers * (1.0 / totals.num_expert_layers), 1.0)
 
 
+def _recompute_ratio(table: TrainerTable, chunk_layers: FloatArray) -> FloatArray:
+    result = (table.recompute == RECOMPUTES.index(Recompute.FULL)).astype(np.float64)
+    is_partial = table.recompute == RECOMPUTES.index(Recompute.PARTIAL)
+    if is_partial.any():
+        result = np.where(is_partial, np.minimum(table.recompute_layers / chunk_layers, 1.0), result)
+    return result
+
+
 def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
     """Derived columns of `table` for one model on one kind of node."""
     tp, pp, cp = table.tp, table.pp, table.cp
@@ -256,8 +274,7 @@ def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
     dp = table.num_gpus * per_tp * per_cp / pp
     states = dp * cp
     expert_width = table.ep * table.etp
-    chunk = pp * table.vpp
-    rank_layers = np.ceil(totals.num_layers / chunk) * table.vpp
+    rank_layers = stage_layers(totals.num_layers, pp, table.vpp) * table.vpp
     depth_ratio = rank_layers * (1.0 / totals.num_layers)
     expert_depth_ratio = _expert_depth_ratio(totals, rank_layers, depth_ratio)
     tables = np.where(pp > 1.0, 1.0, float(totals.num_tables)) * totals.table_params * per_tp
@@ -284,6 +301,7 @@ def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
         sharding=sharding,
         offload=table.offload.astype(np.intp),
         recompute=table.recompute.astype(np.intp),
+        recompute_ratio=recompute_ratio(table, totals.num_layers),
         node_gpus=np.minimum(table.num_gpus, float(node.gpus_per_node)),
         tp=span(tp, 1.0, node),
         cp=span(cp, tp, node),

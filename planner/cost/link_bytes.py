@@ -120,7 +120,8 @@ class _Passes:
     """Per rank of the context-parallel group, over the whole stage."""
     backward: float
     """Backward products with weights over forward ones: 0 for a forward-only stage, 2, or 1 with frozen weights."""
-    is_recomputed: float
+    recomputed: float
+    """Share of the layers whose forward pass backward repeats."""
 
     @property
     def all_micro_batches(self) -> float:
@@ -145,7 +146,7 @@ def trainer_bytes(
         num_micro_batches=max(ceil(rank_tokens / steps / budget - 1e-9), 1),
         tokens=rank_tokens / strategy.cp * (job.num_epochs if trains else 1),
         backward=0.0 if not trains else 1.0 if job.lora_rank is not None else 2.0,
-        is_recomputed=float(trains and strategy.recompute is Recompute.FULL),
+        recomputed=float(at.recompute_ratio[0]) if trains else 0.0,
     )
     return (
         _memory_bytes(job, strategy, at, passes)
@@ -174,14 +175,11 @@ def _memory_bytes(job: TrainerJob, strategy: TrainerStrategy, at: Layout, passes
     head = totals.table_params * totals.has_head / strategy.tp
     dense = totals.dense_matmul_params * float(at.depth_ratio[0]) / strategy.tp
     weights = (dense + float(at.expert_params[0])) * job.precision.num_bytes + head * TABLE_BYTES
-    result = weights * passes.all_micro_batches * (1.0 + passes.backward + passes.is_recomputed)
+    result = weights * passes.all_micro_batches * (1.0 + passes.backward + passes.recomputed)
     if not passes.trains:
         return LinkBytes(hbm_bytes=result)
-    kept = {
-        Recompute.NONE: totals.saved_elements,
-        Recompute.SELECTIVE: totals.saved_selective_elements,
-        Recompute.FULL: float(totals.num_layers * totals.hidden_size),
-    }[strategy.recompute]
+    kept = totals.saved_elements if strategy.recompute is not Recompute.SELECTIVE else totals.saved_selective_elements
+    kept += passes.recomputed * (float(totals.num_layers * totals.hidden_size) - kept)
     result += 2.0 * kept * ACTIVATION_BYTES * passes.tokens / strategy.tp * float(at.depth_ratio[0])
     flags = offload_flags(at.offload)
     states = memory.training_states(at, flags, lora_rank=job.lora_rank, is_fp8=job.precision is Precision.FP8)
@@ -194,7 +192,7 @@ def _tensor_parallel(job: TrainerJob, at: Layout, passes: _Passes) -> LinkBytes:
     regions = at.totals.tp_regions * float(at.depth_ratio[0])
     payload = passes.tokens * ACTIVATION_BYTES * at.totals.hidden_size * regions
     again = passes.trains * (job.lora_rank is None)
-    return ring_bytes(payload, at.tp, num_passes=2.0 * (1.0 + passes.trains + passes.is_recomputed) + again)
+    return ring_bytes(payload, at.tp, num_passes=2.0 * (1.0 + passes.trains + passes.recomputed) + again)
 
 
 def _data_parallel(job: TrainerJob, strategy: TrainerStrategy, at: Layout, passes: _Passes, site: Site) -> LinkBytes:
@@ -245,10 +243,10 @@ def _context_parallel(model: Model, strategy: TrainerStrategy, at: Layout, passe
         cached = attention.kv_elements_per_token if attention.kv_is_sharded_by_tp else expanded
         number = layer.num_layers * float(at.depth_ratio[0])
         if strategy.context_parallel is ContextParallel.RING:
-            moved = (strategy.cp - 1.0) * sharded * cached * (1.0 + passes.is_recomputed + 2.0 * passes.trains)
+            moved = (strategy.cp - 1.0) * sharded * cached * (1.0 + passes.recomputed + 2.0 * passes.trains)
             result += _on_link(number * moved, crosses=bool(at.cp.num_domains[0] > 1.0))
         else:
-            moved = sharded * (expanded + cached) * (1.0 + passes.trains + passes.is_recomputed)
+            moved = sharded * (expanded + cached) * (1.0 + passes.trains + passes.recomputed)
             result += exchange_bytes(number * moved, at.cp)
     return result
 
@@ -256,7 +254,7 @@ def _context_parallel(model: Model, strategy: TrainerStrategy, at: Layout, passe
 def _expert_parallel(strategy: TrainerStrategy, at: Layout, passes: _Passes) -> LinkBytes:
     """Dispatch and combine of every MoE layer, forward, backward and recomputed; expert-TP gathers and scatters."""
     result = LinkBytes()
-    directions = (1.0 + passes.trains + passes.is_recomputed) * float(at.depth_ratio[0])
+    directions = (1.0 + passes.trains + passes.recomputed) * float(at.depth_ratio[0])
     for group in at.totals.experts:
         token_bytes = passes.tokens / strategy.tp * ACTIVATION_BYTES * group.width * group.num_layers * directions
         if strategy.ep > 1:
@@ -266,17 +264,17 @@ def _expert_parallel(strategy: TrainerStrategy, at: Layout, passes: _Passes) -> 
     return result
 
 
-def kernel_chain_s(job: TrainerJob, site: Site, *, trains: bool, is_recomputed: bool = False) -> float:
+def kernel_chain_s(job: TrainerJob, site: Site, *, trains: bool, recomputed: float = 0.0) -> float:
     """Seconds of the dependent kernels of a stage at the launch floor, however many GPUs share its work.
 
-    Every optimizer step runs all forward kernels, as many again for each product of backward and for full
-    recomputation, and the optimizer's host part.
+    Every optimizer step runs all forward kernels, as many again for each product of backward, those of the
+    `recomputed` share of the layers once more, and the optimizer's host part.
     """
     forward = model_totals(job.model, job.has_vocabulary_head).num_kernels * site.overheads.train_kernel_launch_s
     if not trains:
         return forward
     backward = 1.0 if job.lora_rank is not None else 2.0
-    step = forward * (1.0 + backward + float(is_recomputed)) + site.overheads.optimizer_host_s
+    step = forward * (1.0 + backward + recomputed) + site.overheads.optimizer_host_s
     return job.num_optimizer_steps * job.num_epochs * step
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.cost.activations import STANDARD, Recipe, Saved, standard_saved
+from planner.cost.activations import STANDARD, KeptParts, Recipe, Saved, standard_saved
 from planner.cost.layout import Layout
 from planner.cost.offload import CPU_MASTER_BYTES, OffloadFlags
 from planner.domain.overheads import Overheads
@@ -197,19 +197,15 @@ def training_transient(
     kept = saved or standard_saved(totals)
     rank_tokens = table.micro_batch_tokens * at.per_cp
     tokens = rank_tokens * at.per_tp
-    is_full = at.recompute == RECOMPUTES.index(Recompute.FULL)
-    one = tokens * (
-        np.array([kept.all_sharded, kept.selective_sharded, kept.inputs_sharded]).take(at.recompute) * at.depth_ratio
-    )
-    recomputes = at.recompute != RECOMPUTES.index(Recompute.NONE) if recipe.keeps_live_layer else is_full
-    live = tokens * (kept.live_sharded * recomputes)
+    one, live = _kept_and_live(at, table, kept.sharded_parts, recipe)
+    one, live = tokens * one, tokens * live
     if not recipe.is_sequence_parallel:
-        whole = np.array([kept.all_whole, kept.selective_whole, kept.inputs_whole]).take(at.recompute)
-        one += rank_tokens * (whole * at.depth_ratio)
-        live += rank_tokens * (kept.live_whole * recomputes)
+        whole = _kept_and_live(at, table, kept.whole_parts, recipe)
+        one += rank_tokens * whole[0]
+        live += rank_tokens * whole[1]
     routed_extra = _etp_copies(at, table)
     if routed_extra is not None:
-        one += tokens * routed_extra * (at.depth_ratio * ~is_full)
+        one += tokens * routed_extra * (at.depth_ratio * (1.0 - at.recompute_ratio))
     # Sequence parallelism gathers the input of one block, and holds as large a partial sum before it is scattered.
     live += rank_tokens * (table.tp > 1.0) * (_GATHERED_BYTES * totals.hidden_size * recipe.is_sequence_parallel)
     first_share, last_share = in_flight(table, num_micro_batches)
@@ -235,6 +231,25 @@ def training_transient(
         wgrad_buffer=np.where(is_last, last_wgrad, first_wgrad),
         is_at_head=is_last,
     )
+
+
+def _kept_and_live(at: Layout, table: TrainerTable, parts: KeptParts, recipe: Recipe) -> tuple[FloatArray, FloatArray]:
+    """(kept by one micro-batch on a rank, alive beside that while a layer is recomputed) in bytes per token.
+
+    Partial recomputation keeps inputs of the first layers of a stage and everything of the others. Backward has freed
+    the others when it comes to the first ones, so that the live layer adds only what exceeds them: nothing where one
+    layer is left and all are alike.
+    """
+    per_model = np.array([parts.all, parts.selective, parts.inputs, parts.all]).take(at.recompute)
+    is_none = at.recompute == RECOMPUTES.index(Recompute.NONE)
+    live = parts.live * (~is_none if recipe.keeps_live_layer else at.recompute == RECOMPUTES.index(Recompute.FULL))
+    is_partial = at.recompute == RECOMPUTES.index(Recompute.PARTIAL)
+    if is_partial.any():
+        ratio = at.recompute_ratio * is_partial
+        per_model = per_model - ratio * (parts.all - parts.inputs)
+        freed = (1.0 - ratio) * parts.all * at.depth_ratio / table.vpp
+        live = np.where(is_partial, np.maximum(parts.live - freed, 0.0), live)
+    return per_model * at.depth_ratio, live
 
 
 def _per_logit(at: Layout, overheads: Overheads) -> FloatArray:

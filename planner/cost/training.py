@@ -379,21 +379,21 @@ def _training_terms(
     depth = at.depth_ratio
     # LoRA needs no weight gradients of the frozen base: backward costs one forward instead of two.
     backward_ratio = 1.0 if job.lora_rank is not None else 2.0
-    is_full = (at.recompute == RECOMPUTES.index(Recompute.FULL)).astype(np.float64)
+    again = at.recompute_ratio
     matmul = one.dense + one.experts
     elementwise = one.elementwise * stack.passes * depth
     forward = (matmul + one.attention) * depth + elementwise * _FORWARD_PASS_SHARE
     gemm_body = matmul * depth * (1.0 + backward_ratio)
     attention = one.attention * depth * (1.0 + ATTENTION_BACKWARD_RATIO)
-    recompute = forward * is_full + _selective_s(one.tokens, at, job, site) * depth
-    tp_up, tp_out, tp_hidden = _training_tp_s(one, at, stack, is_full, backward_ratio)
-    cp_up = (one.cp[0] * (1.0 + is_full) + one.cp_backward[0]) * depth
-    cp_out = (one.cp[1] * (1.0 + is_full) + one.cp_backward[1]) * depth
-    exchanges = depth * (2.0 + is_full)
+    recompute = forward * again + _selective_s(one.tokens, at, job, site) * depth
+    tp_up, tp_out, tp_hidden = _training_tp_s(one, at, stack, backward_ratio)
+    cp_up = (one.cp[0] * (1.0 + again) + one.cp_backward[0]) * depth
+    cp_out = (one.cp[1] * (1.0 + again) + one.cp_backward[1]) * depth
+    exchanges = depth * (2.0 + again)
     ep_up, ep_out = one.ep[0] * exchanges, one.ep[1] * exchanges
     compute = gemm_body + attention + recompute + elementwise
-    kernels = totals.num_kernels * overheads.train_kernel_launch_s * depth * (1.0 + backward_ratio + is_full)
-    kernels += stack.layers_host_s * depth * (1.0 + is_full * _FORWARD_PASS_SHARE)
+    kernels = totals.num_kernels * overheads.train_kernel_launch_s * depth * (1.0 + backward_ratio + again)
+    kernels += stack.layers_host_s * depth * (1.0 + again * _FORWARD_PASS_SHARE)
     busy = compute + tp_up + tp_out + cp_up + cp_out + ep_up + ep_out
     # The host runs ahead of the GPU, so launches show only where they take longer than everything on the GPU.
     launch = np.maximum(kernels - busy, 0.0)
@@ -454,7 +454,7 @@ def _selective_s(tokens: FloatArray, at: Layout, job: TrainerJob, site: Site) ->
 
 
 def _training_tp_s(
-    one: _Forward, at: Layout, stack: _Stack, is_full: FloatArray, backward_ratio: float
+    one: _Forward, at: Layout, stack: _Stack, backward_ratio: float
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """TP collectives of one micro-batch on one stage: exposed (scale-up, scale-out), and hidden seconds.
 
@@ -471,7 +471,7 @@ def _training_tp_s(
     hidden = np.minimum(hideable, stack.overlap * backward_ratio * one.dense)
     forward_hidden = np.minimum(hideable, stack.tp_overlap * one.dense)
     hidden += forward_hidden
-    repeats = 2.0 + is_full - hidden / np.maximum(hideable, _TINY)
+    repeats = 2.0 + at.recompute_ratio - hidden / np.maximum(hideable, _TINY)
     depth = at.depth_ratio
     scale_up = (pair_up * repeats + one.tp_gather[0]) * depth
     scale_out = (pair_out * repeats + one.tp_gather[1]) * depth if at.tp.crosses else zero

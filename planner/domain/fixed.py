@@ -31,7 +31,7 @@ ENUMERATED: dict[str, tuple[str, ...]] = {
 """Fields whose values are names."""
 TRAINER_FIELDS = (
     "num_gpus", "tp", "pp", "vpp", "cp", "dp", "context_parallel", "ep", "etp", "sharding", "shard_ranks",
-    "micro_batch_tokens", "inference_tokens", "recompute", "offload",
+    "micro_batch_tokens", "inference_tokens", "recompute", "recompute_layers", "offload",
 )  # fmt: skip
 ENGINE_FIELDS = (
     "num_gpus", "tp", "pp", "attention_dp", "ep", "exchange", "dp", "engine_fraction", "max_num_seqs", "idle",

@@ -35,6 +35,8 @@ class Recompute(StrEnum):
     """Norms and MLP activation functions are recomputed."""
     FULL = "full"
     """Only layer inputs are kept."""
+    PARTIAL = "partial"
+    """FULL in the first layers of each (virtual) pipeline stage, NONE in the others (Megatron's method `block`)."""
 
 
 class Offload(StrEnum):
@@ -110,6 +112,8 @@ class TrainerStrategy:
     """The same for forward-only passes."""
     recompute: Recompute
     offload: Offload
+    recompute_layers: int = 0
+    """Layers at the start of each (virtual) pipeline stage that are recomputed with `Recompute.PARTIAL`; else 0."""
 
     @property
     def dp(self) -> int:
@@ -198,6 +202,7 @@ class TrainerTable(_Table):
     inference_tokens: FloatArray
     recompute: FloatArray
     offload: FloatArray
+    recompute_layers: FloatArray
 
     @property
     def dp(self) -> FloatArray:
@@ -218,6 +223,7 @@ class TrainerTable(_Table):
             sharding=SHARDINGS[value("sharding")], shard_ranks=value("shard_ranks"),
             micro_batch_tokens=value("micro_batch_tokens"), inference_tokens=value("inference_tokens"),
             recompute=RECOMPUTES[value("recompute")], offload=OFFLOADS[value("offload")],
+            recompute_layers=value("recompute_layers"),
         )  # fmt: skip
 
     @classmethod
@@ -299,6 +305,24 @@ class RolloutTable(_Table):
 
 
 StrategyTable = TrainerTable | RolloutTable
+
+
+def stage_layers(num_layers: int, pp: FloatArray, vpp: FloatArray) -> FloatArray:
+    """Layers of the largest (virtual) pipeline stage."""
+    layers: FloatArray = np.ceil(num_layers / (pp * vpp))
+    return layers
+
+
+def recompute_ratio(table: TrainerTable, num_layers: int) -> FloatArray:
+    """Share of the layers of the largest stage whose forward pass backward repeats: 1 with FULL, 0 with NONE and
+    SELECTIVE."""
+    result: FloatArray = (table.recompute == RECOMPUTES.index(Recompute.FULL)).astype(np.float64)
+    is_partial = table.recompute == RECOMPUTES.index(Recompute.PARTIAL)
+    if is_partial.any():
+        layers = stage_layers(num_layers, table.pp, table.vpp)
+        result = np.where(is_partial, np.minimum(table.recompute_layers / layers, 1.0), result)
+    return result
+
 
 T = TypeVar("T", TrainerTable, RolloutTable)
 

@@ -30,7 +30,7 @@ E = TypeVar("E", bound=StrEnum)
 
 _TRAINER_ONLY = (
     "vpp", "cp", "context_parallel", "etp", "sharding", "shard_ranks", "micro_batch_tokens", "inference_tokens",
-    "recompute", "offload",
+    "recompute", "recompute_layers", "offload",
 )  # fmt: skip
 _ENGINE_CHOICES = ("engine_fraction", "max_num_seqs", "idle")
 _ENGINE_ONLY = (*_ENGINE_CHOICES, "attention_dp", "exchange")
@@ -168,6 +168,13 @@ def _trainer(item: WorkerSpec, num_gpus: int, request: PlanRequest, where: str) 
         raise InvalidInputError(
             f"{shard_ranks} does not divide the {data_ranks} data-parallel ranks", where=f"{where}.shard_ranks"
         )
+    recompute = _choice(item.recompute, Recompute, Recompute.FULL, f"{where}.recompute")
+    layers = item.recompute_layers or 0
+    if (recompute is Recompute.PARTIAL) != (layers > 0):
+        raise InvalidInputError(
+            f"{layers} with recompute: {recompute.value}", where=f"{where}.recompute_layers",
+            accepted="a number of layers per pipeline stage with partial, none with the other levels",
+        )  # fmt: skip
     # A micro-batch that cannot hold the longest sequence could not run.
     tokens = item.micro_batch_tokens or request.workload.max_tokens
     return TrainerStrategy(
@@ -185,8 +192,9 @@ def _trainer(item: WorkerSpec, num_gpus: int, request: PlanRequest, where: str) 
         shard_ranks=shard_ranks,
         micro_batch_tokens=tokens,
         inference_tokens=item.inference_tokens or tokens,
-        recompute=_choice(item.recompute, Recompute, Recompute.FULL, f"{where}.recompute"),
+        recompute=recompute,
         offload=_choice(item.offload, Offload, Offload.NONE, f"{where}.offload"),
+        recompute_layers=layers,
     )
 
 

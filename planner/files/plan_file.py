@@ -191,6 +191,7 @@ class TrainerStrategyFile(_Part):
     inference_tokens: Positive
     recompute: Recompute
     offload: Offload
+    recompute_layers: int = Field(default=0, ge=0)
 
     def to_domain(self) -> TrainerStrategy:
         return TrainerStrategy(
@@ -198,6 +199,7 @@ class TrainerStrategyFile(_Part):
             context_parallel=self.context_parallel, ep=self.ep, etp=self.etp, sharding=self.sharding,
             shard_ranks=self.shard_ranks, micro_batch_tokens=self.micro_batch_tokens,
             inference_tokens=self.inference_tokens, recompute=self.recompute, offload=self.offload,
+            recompute_layers=self.recompute_layers,
         )  # fmt: skip
 
 

@@ -54,6 +54,7 @@ class WorkerSpec:
     micro_batch_tokens: int | None = None
     inference_tokens: int | None = None
     recompute: str | None = None
+    recompute_layers: int | None = None
     offload: str | None = None
     engine_fraction: float | None = None
     max_num_seqs: int | None = None

@@ -168,7 +168,10 @@ class WorkerFile(_Section):
     shard_ranks: int | None = Field(default=None, ge=1, le=100_000, description="Default: all data-parallel ranks.")
     micro_batch_tokens: int | None = Field(default=None, ge=1, le=2**26, description="Default: one longest sequence.")
     inference_tokens: int | None = Field(default=None, ge=1, le=2**26, description="Default: micro_batch_tokens.")
-    recompute: Name | None = Field(default=None, description="none, selective or full.")
+    recompute: Name | None = Field(default=None, description="none, selective, full or partial.")
+    recompute_layers: int | None = Field(
+        default=None, ge=0, le=4096, description="With partial: recomputed layers at the start of each pipeline stage."
+    )
     offload: Name | None = None
     engine_fraction: float | None = Field(default=None, gt=0, le=1, description="Engines: share of GPU memory.")
     max_num_seqs: int | None = Field(default=None, ge=1, le=2**20, description="Engines: sequences decoded at a time.")
@@ -183,7 +186,8 @@ class WorkerFile(_Section):
             worker=self.worker, pool=self.pool, first_gpu=self.first_gpu, num_gpus=self.num_gpus, tp=self.tp,
             pp=self.pp, vpp=self.vpp, cp=self.cp, context_parallel=self.context_parallel, ep=self.ep, etp=self.etp,
             sharding=self.sharding, shard_ranks=self.shard_ranks, micro_batch_tokens=self.micro_batch_tokens,
-            inference_tokens=self.inference_tokens, recompute=self.recompute, offload=self.offload,
+            inference_tokens=self.inference_tokens, recompute=self.recompute, recompute_layers=self.recompute_layers,
+            offload=self.offload,
             engine_fraction=self.engine_fraction, max_num_seqs=self.max_num_seqs, idle=self.idle,
             attention_dp=self.attention_dp, exchange=self.exchange,
         )  # fmt: skip

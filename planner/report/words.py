@@ -76,6 +76,14 @@ def strategy_words(strategy: Strategy | None, *, trains: bool = True) -> str:
     )
 
 
+def _recompute_words(strategy: TrainerStrategy) -> str:
+    if strategy.recompute is Recompute.NONE:
+        return "no recompute"
+    if strategy.recompute is Recompute.PARTIAL:
+        return f"recompute of {counted(strategy.recompute_layers, 'layer')} per stage"
+    return f"{strategy.recompute.value} recompute"
+
+
 def _trainer_words(strategy: TrainerStrategy, trains: bool) -> list[str]:
     shape = degrees(
         ("tp", strategy.tp), ("pp", strategy.pp), ("vpp", strategy.vpp), ("cp", strategy.cp), ("dp", strategy.dp),
@@ -89,9 +97,7 @@ def _trainer_words(strategy: TrainerStrategy, trains: bool) -> list[str]:
     if strategy.cp > 1:
         words.append(strategy.context_parallel.value)
     if trains:
-        words.append(
-            "no recompute" if strategy.recompute is Recompute.NONE else f"{strategy.recompute.value} recompute"
-        )
+        words.append(_recompute_words(strategy))
         words.append(f"{strategy.micro_batch_tokens:,} tokens per micro-batch")
     else:
         words.append(f"{strategy.inference_tokens:,} tokens per pass")

@@ -23,6 +23,7 @@ from planner.domain.strategy import (
     RolloutTable,
     TrainerTable,
     sealed,
+    stage_layers,
 )
 from planner.search import space
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
@@ -145,15 +146,15 @@ def trainer_layouts(
     They are filtered before they are crossed with budgets, recomputation and offload, so that most illegal
     combinations are never built; a rejected layout counts with all its combinations.
     """
-    # A budget is legal for every layout of its cp, so each cp has its own set of inner choices.
-    inner = {cp: _inner_choices(facts, max_tokens, cp, coverage) for cp in space.CP_DEGREES}
+    inner = _InnerChoices(facts, max_tokens, coverage)
     sizes = np.array(space.SizeGrid.of(facts.node, num_nodes, coverage).sizes, dtype=np.float64)
     rejected: dict[str, int] = {rule.reason: 0 for rule in TRAINER_RULES}
     degrees = _legal_degrees(_degrees(facts), facts, sizes, inner, rejected)
     legal = _joined([_legal_layouts(_on_size(degrees, size, facts), facts, inner, rejected) for size in sizes.tolist()])
+    keys = inner.keys(legal)
     blocks = [
-        _Block(rows=np.flatnonzero(legal.cp == cp), choices=choices, least_of=_least_tokens(choices))
-        for cp, choices in inner.items()
+        _Block(rows=np.flatnonzero(keys == key), choices=choices, least_of=_least_tokens(choices))
+        for key, choices in ((key, inner.of(key)) for key in np.unique(keys).tolist())
     ]
     return Layouts(
         table=legal,
@@ -163,14 +164,14 @@ def trainer_layouts(
     )
 
 
-_TRAINER_INNER = ("micro_batch_tokens", "inference_tokens", "recompute", "offload")
+_TRAINER_INNER = ("micro_batch_tokens", "inference_tokens", "recompute", "recompute_layers", "offload")
 
 
 def _least_tokens(choices: tuple[FloatArray, ...]) -> IntArray:
     """For each choice the one with the same recomputation and offload and the smallest budgets: smaller ones never
     need more memory."""
-    micro, inference, recompute, offload = choices
-    return _least_alike(np.vstack((recompute, offload)), np.vstack((micro, inference)))
+    micro, inference, *technique = choices
+    return _least_alike(np.vstack(technique), np.vstack((micro, inference)))
 
 
 def _least_alike(technique: FloatArray, tokens: FloatArray) -> IntArray:
@@ -260,7 +261,7 @@ def _degrees(facts: TrainerFacts) -> _Degrees:
         ep=sealed(ep), etp=sealed(np.where(etp_is_tp == 1, tp, 1.0)),
         sharding=sealed(np.array([SHARDINGS.index(c.sharding) for c in choices], dtype=np.float64)[index]),
         shard_ranks=placeholder, micro_batch_tokens=placeholder, inference_tokens=placeholder,
-        recompute=placeholder, offload=placeholder,
+        recompute=placeholder, recompute_layers=placeholder, offload=placeholder,
     )  # fmt: skip
     return _Degrees(table=table, is_hybrid=np.array([c.is_hybrid for c in choices])[index])
 
@@ -269,7 +270,7 @@ def _legal_degrees(
     degrees: _Degrees,
     facts: TrainerFacts,
     sizes: FloatArray,
-    inner: dict[int, tuple[FloatArray, ...]],
+    inner: _InnerChoices,
     rejected: dict[str, int],
 ) -> _Degrees:
     """Degrees that pass the rules that look at no number of GPUs; the others count once for each size that has them."""
@@ -277,7 +278,7 @@ def _legal_degrees(
         if not rule.of_size:
             allowed = rule.allows(degrees.table, facts)
             num_sizes = sizes.size - np.searchsorted(sizes, degrees.table.num_gpus[~allowed])
-            rejected[rule.reason] += int((_num_inner(degrees.table.cp[~allowed], inner) * num_sizes).sum())
+            rejected[rule.reason] += int((inner.numbers(degrees.table.take(~allowed)) * num_sizes).sum())
             degrees = degrees.take(allowed)
     return degrees
 
@@ -295,7 +296,7 @@ def _on_size(degrees: _Degrees, size: float, facts: TrainerFacts) -> TrainerTabl
 
 
 def _legal_layouts(
-    layouts: TrainerTable, facts: TrainerFacts, inner: dict[int, tuple[FloatArray, ...]], rejected: dict[str, int]
+    layouts: TrainerTable, facts: TrainerFacts, inner: _InnerChoices, rejected: dict[str, int]
 ) -> TrainerTable:
     """Layouts that pass the rules of their size; the others are counted in `rejected` under the first rule that they
     break.
@@ -305,7 +306,7 @@ def _legal_layouts(
     for rule in TRAINER_RULES:
         if rule.of_size:
             allowed = rule.allows(layouts, facts)
-            rejected[rule.reason] += int(_num_inner(layouts.cp[~allowed], inner).sum())
+            rejected[rule.reason] += int(inner.numbers(layouts.take(~allowed)).sum())
             layouts = layouts.take(allowed)
     return layouts
 
@@ -325,20 +326,58 @@ def _joined(tables: Sequence[TrainerTable]) -> TrainerTable:
     return replace(tables[0], **{name: sealed(np.concatenate(parts)) for name, parts in columns.items()})
 
 
-def _inner_choices(
-    facts: TrainerFacts, max_tokens: int, cp: int, coverage: space.Coverage = space.WHOLE
-) -> tuple[FloatArray, ...]:
-    """micro_batch_tokens, inference_tokens, recompute, offload for one CP degree."""
-    budgets = tuple(float(b) for b in space.token_budgets(max_tokens, cp, coverage))
-    recomputes = coverage.recomputes if facts.trains else (Recompute.NONE,)
-    offloads = coverage.train_offloads if facts.trains else space.INFERENCE_OFFLOADS
-    micro, factor, recompute, offload = _product(
-        budgets,
-        tuple(float(f) for f in coverage.inference_multiples) if facts.trains else (1.0,),
-        tuple(float(RECOMPUTES.index(r)) for r in recomputes),
-        tuple(float(OFFLOADS.index(o)) for o in offloads),
-    )
-    return micro, micro * factor, recompute, offload
+_CP_KEYS = 64
+"""Above every CP degree."""
+
+
+class _InnerChoices:
+    """Budgets and techniques of layouts. A budget is legal for every layout of its cp, and what partial recomputation
+    can take depends on the layers of a stage, so layouts with both alike share a set of choices."""
+
+    def __init__(self, facts: TrainerFacts, max_tokens: int, coverage: space.Coverage) -> None:
+        self._facts = facts
+        self._max_tokens = max_tokens
+        self._coverage = coverage
+        self._known: dict[int, tuple[FloatArray, ...]] = {}
+
+    def keys(self, layouts: TrainerTable) -> IntArray:
+        """Layouts with equal keys have equal choices; shape (num_layouts,)."""
+        cp = layouts.cp.astype(np.int64)
+        if not self._facts.trains or Recompute.PARTIAL not in self._coverage.recomputes:
+            return cp
+        is_partial = np.isin(layouts.sharding, [SHARDINGS.index(level) for level in space.PARTIAL_SHARDINGS])
+        layers = stage_layers(self._facts.model.num_layers, layouts.pp, layouts.vpp)
+        result: IntArray = np.where(is_partial, layers, 0.0).astype(np.int64) * _CP_KEYS + cp
+        return result
+
+    def of(self, key: int) -> tuple[FloatArray, ...]:
+        """Columns of the inner fields for layouts of one key."""
+        if key not in self._known:
+            layers, cp = divmod(key, _CP_KEYS)
+            self._known[key] = self._choices(cp, space.partial_layers(layers))
+        return self._known[key]
+
+    def numbers(self, layouts: TrainerTable) -> IntArray:
+        """How many candidates each layout stands for."""
+        keys, owner = np.unique(self.keys(layouts), return_inverse=True)
+        numbers = np.array([self.of(key)[0].size for key in keys.tolist()], dtype=np.int64)
+        result: IntArray = numbers[owner]
+        return result
+
+    def _choices(self, cp: int, partial: tuple[int, ...]) -> tuple[FloatArray, ...]:
+        coverage, trains = self._coverage, self._facts.trains
+        whole = coverage.recomputes if trains else (Recompute.NONE,)
+        levels: list[tuple[Recompute, int]] = [(level, 0) for level in whole if level is not Recompute.PARTIAL]
+        levels += [(Recompute.PARTIAL, layers) for layers in partial]
+        offloads = coverage.train_offloads if trains else space.INFERENCE_OFFLOADS
+        micro, factor, level, offload = _product(
+            tuple(float(b) for b in space.token_budgets(self._max_tokens, cp, coverage)),
+            tuple(float(f) for f in coverage.inference_multiples) if trains else (1.0,),
+            tuple(float(i) for i in range(len(levels))),
+            tuple(float(OFFLOADS.index(o)) for o in offloads),
+        )
+        codes = np.array([(RECOMPUTES.index(r), layers) for r, layers in levels], dtype=np.float64)[level.astype(int)]
+        return micro, micro * factor, codes[:, 0].copy(), codes[:, 1].copy(), offload
 
 
 def _spread(parts: Sequence[tuple[FloatArray, int]]) -> FloatArray:
@@ -449,6 +488,17 @@ def in_space(table: TrainerTable, model: Model, *, max_tokens: int) -> BoolArray
         & np.isin(table.vpp, space.VPP_DEGREES)
         & np.isin(table.cp, space.CP_DEGREES)
         & np.isin(table.ep, space.EP_DEGREES)
+        & _has_searched_part(table, model)
         & (table.micro_batch_tokens >= budgets_low)
         & (table.micro_batch_tokens <= budgets_high)
     )
+
+
+def _has_searched_part(table: TrainerTable, model: Model) -> BoolArray:
+    """Partial recomputation only where and as the declared space has it."""
+    is_partial = table.recompute == RECOMPUTES.index(Recompute.PARTIAL)
+    layers = stage_layers(model.num_layers, table.pp, table.vpp).astype(int).tolist()
+    chosen = table.recompute_layers.tolist()
+    is_searched = [number in space.partial_layers(stage) for number, stage in zip(chosen, layers, strict=True)]
+    shardings = [SHARDINGS.index(level) for level in space.PARTIAL_SHARDINGS]
+    return np.asarray(~is_partial | (np.array(is_searched, dtype=np.bool_) & np.isin(table.sharding, shardings)))

@@ -16,14 +16,17 @@ from planner.domain.model import Model
 from planner.domain.strategy import (
     CONTEXT_PARALLELS,
     EXPERT_EXCHANGES,
+    RECOMPUTES,
     SHARDINGS,
     BoolArray,
     ContextParallel,
     ExpertExchange,
     FloatArray,
+    Recompute,
     RolloutTable,
     Sharding,
     TrainerTable,
+    stage_layers,
 )
 
 VOCABULARY_BLOCK = 128
@@ -158,6 +161,14 @@ def _sharding_is(table: TrainerTable, *levels: Sharding) -> BoolArray:
     return np.isin(table.sharding, codes)
 
 
+def _partial_recompute(table: TrainerTable, model: Model) -> BoolArray:
+    """Some layers of the largest stage and not all of them; none are counted with the other levels."""
+    is_partial = table.recompute == RECOMPUTES.index(Recompute.PARTIAL)
+    layers = table.recompute_layers
+    is_part = (layers >= 1) & (layers < stage_layers(model.num_layers, table.pp, table.vpp))
+    return np.asarray(np.where(is_partial, is_part, layers == 0))
+
+
 TRAINER_RULES: tuple[TrainerRule, ...] = (
     TrainerRule(reason="tp does not split the attention heads", allows=lambda t, f: _heads_split(f.model, t.tp)),
     TrainerRule(
@@ -189,6 +200,10 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
         allows=lambda t, f: np.asarray(_sharding_is(t, Sharding.DDP, Sharding.ZERO1) | (t.ep == 1) | (t.etp == 1)),
     ),
     TrainerRule(reason="FP8 blocks do not split by tp", allows=lambda t, f: _fp8_blocks(f.model, t.tp, f.precision)),
+    TrainerRule(
+        reason="partial recomputation of no layer or of a whole stage",
+        allows=lambda t, f: _partial_recompute(t, f.model),
+    ),
     TrainerRule(
         of_size=True,
         reason="tp x pp x cp does not divide the GPUs",

@@ -38,6 +38,10 @@ INFERENCE_MULTIPLES = (1, 4)
 TRAIN_OFFLOADS = tuple(Offload)
 INFERENCE_OFFLOADS = (Offload.NONE, Offload.STATE_SWAP)
 RECOMPUTES = tuple(Recompute)
+PARTIAL_SHARES = (1 / 3, 2 / 3)
+"""Partial recomputation: these shares of the layers of a (virtual) pipeline stage, rounded to whole layers."""
+PARTIAL_SHARDINGS = (Sharding.DDP, Sharding.ZERO1)
+"""Sharding with which layers are recomputed in part."""
 ENGINE_IDLES = tuple(EngineIdle)
 
 EXCLUDED: tuple[tuple[str, str], ...] = (
@@ -51,7 +55,10 @@ EXCLUDED: tuple[tuple[str, str], ...] = (
         "every replica of a shard group holds the whole model, experts too",
     ),
     ("pipeline parallelism together with ZeRO-2 or ZeRO-3", "gradients and weights would be gathered per micro-batch"),
-    ("partial recomputation of some layers", "the three levels bracket it"),
+    (
+        "partial recomputation with ZeRO-2 or ZeRO-3, together with selective recomputation, or of other shares",
+        "training back ends with FSDP checkpoint all layers or none; shares in between lie between these",
+    ),
     (
         "old log-prob away from the actor trainer, critic value away from the critic trainer",
         "would need another copy of the weights",
@@ -166,6 +173,16 @@ def token_budgets(max_tokens: int, cp: int, coverage: Coverage = WHOLE) -> tuple
     return tuple(max_tokens * factor for factor in coverage.budget_multiples if max_tokens * factor <= limit)
 
 
+def partial_layers(stage_layers: int) -> tuple[int, ...]:
+    """Numbers of layers that partial recomputation takes of a stage: some of them and never all.
+
+    >>> [partial_layers(layers) for layers in (1, 2, 3, 16)]
+    [(), (1,), (1, 2), (5, 11)]
+    """
+    wanted = {round(stage_layers * share) for share in PARTIAL_SHARES}
+    return tuple(sorted(layers for layers in wanted if 1 <= layers < stage_layers))
+
+
 def engine_fractions(memory_margin_ratio: float, coverage: Coverage = WHOLE) -> tuple[float, ...]:
     """Engine fractions that leave the memory margin free."""
     return tuple(f for f in coverage.engine_fractions if f <= 1.0 - memory_margin_ratio + 1e-9)
@@ -239,7 +256,8 @@ def describe() -> str:
         f"  sharding             {listed(tuple(s.value for s in Sharding))}, and zero3 within a node (HSDP)",
         f"  micro-batch tokens   {listed(BUDGET_MULTIPLES)} x longest sequence, up to {MAX_BUDGET_TOKENS} per GPU",
         f"  log-prob tokens      {listed(INFERENCE_MULTIPLES)} x micro-batch tokens",
-        f"  recompute            {listed(tuple(r.value for r in Recompute))}",
+        f"  recompute            {listed(tuple(r.value for r in Recompute))}; partial: full recomputation of the first"
+        " third or two thirds of the layers of each (virtual) pipeline stage, with ddp and zero1",
         f"  offload              {listed(tuple(o.value for o in Offload))}",
         "",
         "Rollout engine",

@@ -41,6 +41,7 @@ from planner.domain.strategy import (
     Sharding,
     TrainerStrategy,
     TrainerTable,
+    recompute_ratio,
 )
 from planner.domain.workload import RewardKind, TokenLoad
 from planner.files.catalog import generic_node, load_model, load_overheads
@@ -245,8 +246,8 @@ def test_no_strategy_of_the_space_beats_its_bytes_or_its_chain(model: str, node:
                     assert load is not None
                     trainer = table.row(int(row))
                     links = trainer_bytes(task, load, trainer, site, trains=trains)
-                    full = trains and trainer.recompute is Recompute.FULL
-                    chain = kernel_chain_s(task, site, trains=trains, is_recomputed=full)
+                    ratio = float(recompute_ratio(table, task.model.num_layers)[row]) if trains else 0.0
+                    chain = kernel_chain_s(task, site, trains=trains, recomputed=ratio)
                 bounds = {
                     "HBM": links.hbm_bytes / node.gpu.hbm_bytes_per_s,
                     "scale-up": links.scale_up_bytes / node.gpu.scale_up_bytes_per_s,

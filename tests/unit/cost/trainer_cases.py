@@ -107,6 +107,7 @@ def strategy(
     inference_tokens: int | None = None,
     recompute: Recompute = Recompute.NONE,
     offload: Offload = Offload.NONE,
+    recompute_layers: int = 0,
 ) -> TrainerStrategy:
     states = gpus // (tp * pp)
     return TrainerStrategy(
@@ -124,6 +125,7 @@ def strategy(
         inference_tokens=tokens if inference_tokens is None else inference_tokens,
         recompute=recompute,
         offload=offload,
+        recompute_layers=recompute_layers,
     )
 
 

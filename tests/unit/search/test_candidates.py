@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from planner.domain.hardware import Precision
-from planner.domain.strategy import SHARDINGS, Sharding
+from planner.domain.strategy import RECOMPUTES, SHARDINGS, Recompute, Sharding
 from planner.files.catalog import generic_node, load_model
-from planner.search.candidates import _degrees, _inner_choices, _on_size, chunks, enumerate_rollout, enumerate_trainer
+from planner.search.candidates import _degrees, _InnerChoices, _on_size, chunks, enumerate_rollout, enumerate_trainer
 from planner.search.legality import TRAINER_RULES, RolloutFacts, TrainerFacts
-from planner.search.space import SizeGrid
+from planner.search.space import WHOLE, SizeGrid, partial_layers
 
 
 def trainer_facts(model: str = "qwen3-32b", *, mini_batch: int = 1024, trains: bool = True) -> TrainerFacts:
@@ -71,7 +71,7 @@ def test_each_layout_is_legal_or_counts_under_the_first_rule_it_breaks(mini_batc
     parts = [_on_size(degrees, size, facts) for size in SizeGrid.of(facts.node, 3).sizes]
     whole = replace(parts[0], **{n: np.concatenate([getattr(p, n) for p in parts]) for n in parts[0].__slots__})
     broken = np.stack([~rule.allows(whole, facts) for rule in TRAINER_RULES])
-    weights = np.array([_inner_choices(facts, 9216, round(cp))[0].shape[0] for cp in whole.cp])
+    weights = _InnerChoices(facts, 9216, WHOLE).numbers(whole)
     first = np.where(broken.any(axis=0), broken.argmax(axis=0), -1)
     counts = {rule.reason: int(weights[first == i].sum()) for i, rule in enumerate(TRAINER_RULES)}
     assert dict(found.rejected) == {reason: count for reason, count in counts.items() if count}
@@ -120,6 +120,26 @@ def test_sizes_are_halvings_then_whole_nodes(gpu: str, nodes: int, expected: tup
 def test_chunks_cover_every_row_once() -> None:
     covered = [i for piece in chunks(40_000) for i in range(piece.start, piece.stop)]
     assert covered == list(range(40_000))
+
+
+def test_partial_recomputation_takes_thirds_of_a_stage() -> None:
+    """Qwen3-32B has 64 layers: 21 and 43 of them on one rank, 3 and 5 of 8; one of two, and none of a single one."""
+    table = enumerate_trainer(trainer_facts(), max_tokens=9216, num_nodes=4).table
+    is_partial = table.recompute == RECOMPUTES.index(Recompute.PARTIAL)
+    found: dict[float, set[float]] = {}
+    for stage, layers in zip(64 / (table.pp * table.vpp)[is_partial], table.recompute_layers[is_partial], strict=True):
+        found.setdefault(stage, set()).add(layers)
+    expected = {stage: set(map(float, partial_layers(round(stage)))) for stage in found}
+    assert found == expected and found[64.0] == {21.0, 43.0} and found[8.0] == {3.0, 5.0} and found[2.0] == {1.0}
+    assert (table.recompute_layers[~is_partial] == 0).all()
+    assert not (is_partial & (table.sharding >= SHARDINGS.index(Sharding.ZERO2))).any()
+    assert not (is_partial & (table.pp * table.vpp == 64)).any()
+
+
+def test_partial_recomputation_does_not_double_the_space() -> None:
+    for model, nodes in (("qwen3-32b", 2), ("qwen3-30b-a3b", 2)):
+        table = enumerate_trainer(trainer_facts(model), max_tokens=9216, num_nodes=nodes).table
+        assert (table.recompute == RECOMPUTES.index(Recompute.PARTIAL)).mean() < 0.5
 
 
 def test_experts_spread_over_ranks_that_shard_weights() -> None:
