@@ -258,14 +258,6 @@ def _expert_depth_ratio(totals: ModelTotals, rank_layers: FloatArray, depth_rati
     return np.minimum(rank_layers * (1.0 / totals.num_expert_layers), 1.0)
 
 
-def _recompute_ratio(table: TrainerTable, chunk_layers: FloatArray) -> FloatArray:
-    result = (table.recompute == RECOMPUTES.index(Recompute.FULL)).astype(np.float64)
-    is_partial = table.recompute == RECOMPUTES.index(Recompute.PARTIAL)
-    if is_partial.any():
-        result = np.where(is_partial, np.minimum(table.recompute_layers / chunk_layers, 1.0), result)
-    return result
-
-
 def layout(table: TrainerTable, totals: ModelTotals, node: NodeType) -> Layout:
     """Derived columns of `table` for one model on one kind of node."""
     tp, pp, cp = table.tp, table.pp, table.cp

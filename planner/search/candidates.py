@@ -311,15 +311,6 @@ def _legal_layouts(
     return layouts
 
 
-def _num_inner(cp: FloatArray, inner: dict[int, tuple[FloatArray, ...]]) -> IntArray:
-    """How many candidates a layout of each CP degree stands for."""
-    numbers = np.zeros(max(inner) + 1, dtype=np.int64)
-    for degree, choices in inner.items():
-        numbers[degree] = choices[0].shape[0]
-    result: IntArray = numbers[cp.astype(np.int64)]
-    return result
-
-
 def _joined(tables: Sequence[TrainerTable]) -> TrainerTable:
     """The rows of all tables, in order."""
     columns = {f.name: [getattr(table, f.name) for table in tables] for f in fields(TrainerTable)}
