@@ -103,7 +103,6 @@ def requests() -> list[tuple[str, PlanRequest]]:
          request_of(model="qwen3-32b", gpus="512xh100", num_prompts=512, response_max=32768, response_cv=1.0)),
         ("GRPO 32B, 64 H100, one step off", _asynchronous(1, partial_rollouts=False)),
         ("GRPO 32B, 64 H100, streaming", _asynchronous(2, partial_rollouts=True)),
-        ("GRPO 32B, 64 H100, streaming, staleness 4", _asynchronous(4, partial_rollouts=True)),
         ("GRPO 32B, 32 H100 + 64 H20, split", request_of(model="qwen3-32b", gpus="32xh100,64xh20")),
         ("GRPO 8B, 16 H100 + 16 H20 + 8 A100, one step off, split", _split_ahead()),
         ("PPO 8B, 16 L40S, interleaved updates",
