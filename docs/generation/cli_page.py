@@ -19,6 +19,7 @@ given. Quantities have a unit (`2s`, `100 Gbit/s`, `1 TiB`); bare numbers are co
 Exit codes: 0 success, 2 invalid input, 3 nothing fits, 4 no plan within the time limit, 5 a difference or a problem was
 found (`diff`, `check`, `simulate`, `compare`, or a sweep with points left), 130 interrupted, 1 a fault in rlplan
 (`RLPLAN_DEBUG=1` shows where). Answers go to stdout, notes and errors to stderr. `NO_COLOR` and `COLUMNS` are heeded.
+On Linux large searches price on up to four cores; `RLPLAN_PROCESSES=1` keeps them on one.
 """
 
 

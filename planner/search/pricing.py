@@ -46,10 +46,13 @@ from planner.search.candidates import Layouts, chunks, engine_layouts, filtered,
 from planner.search.clock import Clock
 from planner.search.legality import ROLLOUT_RULES, TRAINER_RULES, RolloutFacts, TrainerFacts
 from planner.search.options import OptionCounts, build_options, merge, prune, prune_alone, prune_within
+from planner.search.parallel import in_shares
 from planner.search.problem import SLACK_BYTES, OptionTable, SearchPool
 from planner.search.space import WHOLE, Coverage
 from planner.search.timing import moments_of
 
+_LEAST_CHUNKS = 12
+"""Fewer are priced in less time than a second process takes to start and answer."""
 PRICED_AND_REJECTED = ("cannot run on these GPUs", "more GPU memory than usable", "more host RAM than a node has")
 """Reasons that only pricing finds; all others are known before."""
 
@@ -145,17 +148,10 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock
         return _without_options(worker, pool, layouts.whole(), inputs)
     fits, unbuilt = _fits(worker, pool, inputs, layouts, clock)
     candidates, rejected = _allowed(worker, pool, inputs, layouts.fitting(fits), layouts.rejected)
-    tables: list[OptionTable] = []
-    counts: list[OptionCounts] = []
-    for rows in chunks(len(candidates)):
-        if clock is not None:
-            clock.check()
-        options, count = _options(worker, pool, inputs, candidates.take(rows), first_row=rows.start)
-        tables.append(_prune(options, candidates, worker, inputs))
-        counts.append(count)
-    if not tables:
-        options, count = _options(worker, pool, inputs, candidates)
-        tables, counts = [options], [count]
+    price = partial(_price_chunks, worker, pool, inputs, candidates, clock)
+    pieces = list(chunks(len(candidates))) or [slice(0, 0)]
+    priced = [item for share in in_shares(price, pieces, least_items=_LEAST_CHUNKS) for item in share]
+    tables, counts = [options for options, _ in priced], [count for _, count in priced]
     by_reason = dict(rejected)
     unfit = (
         sum(c.num_illegal for c in counts) + unbuilt[0],
@@ -173,6 +169,24 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock
         options=_prune(merge(tables), candidates, worker, inputs),
         rejected=tuple(by_reason.items()),
     )
+
+
+def _price_chunks(
+    worker: Worker,
+    pool: Pool,
+    inputs: PricingInputs,
+    candidates: StrategyTable,
+    clock: Clock | None,
+    pieces: Sequence[slice],
+) -> list[tuple[OptionTable, OptionCounts]]:
+    """The options of each piece of the candidates, pruned within it."""
+    found = []
+    for rows in pieces:
+        if clock is not None:
+            clock.check()
+        options, count = _options(worker, pool, inputs, candidates.take(rows), first_row=rows.start)
+        found.append((_prune(options, candidates, worker, inputs), count))
+    return found
 
 
 def _options(

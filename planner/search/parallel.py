@@ -1,0 +1,111 @@
+"""Shares of a list of work at the same time, each in a forked copy of this process.
+
+A fork sees all inputs as they are, so nothing is handed over but results. It is used on Linux only, for work that runs
+numpy and nothing else: no streams, locks or threads of the parent are touched.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+PROCESSES_VARIABLE = "RLPLAN_PROCESSES"
+"""Environment variable with the number of processes; 1 for none beside this one."""
+MAX_PROCESSES = 4
+
+
+_is_child = False
+"""Whether this process is a fork that works on a share."""
+
+
+def num_processes() -> int:
+    """How many processes may work at the same time: one per core up to a few, but one inside a pool of workers."""
+    import multiprocessing
+
+    if not sys.platform.startswith("linux") or multiprocessing.parent_process() is not None or _is_child:
+        return 1
+    given = os.environ.get(PROCESSES_VARIABLE, "")
+    if given.isascii() and given.isdigit():
+        return max(1, int(given))
+    return min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
+
+
+def in_shares(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], *, least_items: int) -> list[Result]:
+    """The results of `work` on consecutive shares of `items`, in order; their number depends on the machine.
+
+    A share has at least `least_items`, which is at least 1. A share whose process dies or meets an error is worked on
+    again in this process, which then raises what there is to raise.
+    """
+    if len(items) < 2 * least_items:
+        return [work(items)]
+    num = max(1, min(num_processes(), len(items) // least_items))
+    bounds = [len(items) * i // num for i in range(num + 1)]
+    first, *others = [items[begin:end] for begin, end in pairwise(bounds)]
+    forks: list[_Fork[Result]] = []
+    try:
+        forks += [_fork(work, share) for share in others]
+        results = [work(first)]
+        for fork, share in zip(forks, others, strict=True):
+            found = fork.result()
+            results.append(work(share) if found is None else found[0])
+    finally:
+        for fork in forks:
+            fork.end()
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork(Generic[Result]):
+    """A child process and the end of the pipe on which its result comes."""
+
+    pid: int
+    reader: Connection
+
+    def result(self) -> tuple[Result] | None:
+        """What the child found; None if it ended without."""
+        try:
+            return (self.reader.recv(),)
+        except EOFError:
+            return None
+
+    def end(self) -> None:
+        self.reader.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def _fork(work: Callable[[Sequence[Item]], Result], share: Sequence[Item]) -> _Fork[Result]:
+    import multiprocessing
+
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    with warnings.catch_warnings():
+        # A progress line may run in a thread: the child takes no lock that it could hold.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        _serve(work, share, writer)
+    writer.close()
+    return _Fork(pid, reader)
+
+
+def _serve(work: Callable[[Sequence[Item]], Result], share: Sequence[Item], writer: Connection) -> NoReturn:
+    """Life of a child: it leaves by the short way, since streams and exit handlers are the parent's."""
+    global _is_child
+    try:
+        _is_child = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        writer.send(work(share))
+    finally:
+        os._exit(0)
