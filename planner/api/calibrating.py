@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from planner.calibration.compare import Comparison
     from planner.calibration.engines import EngineSetup
     from planner.calibration.setup import RunSetup
+    from planner.domain.execution import Execution
     from planner.domain.hardware import NodeType
+    from planner.domain.overheads import Overheads
     from planner.domain.plan import Plan
+    from planner.domain.request import FixedWorker, PlanRequest
     from planner.files.bench_logs import EngineBench, LinkBench
     from planner.files.run_logs import RunLog
 
@@ -113,64 +116,136 @@ def gather(
     return evidence, tuple(item for item in assumed if item)
 
 
-def compare_log(plan_file: Path, log_file: Path, *, profile: str | None = None) -> tuple[Plan, Comparison]:
-    """A saved plan and what a log of a run of it says: `rlplan compare`.
+def compare_log(
+    configuration: Path,
+    log_file: Path,
+    *,
+    spec: WorkloadSpec | None = None,
+    options: ConfigurationOptions | None = None,
+) -> tuple[Plan, Comparison]:
+    """A configuration and what a log of a run of it says: `rlplan compare`.
 
-    `profile` is the one that the plan was made with. Raises InvalidInputError for files that are none.
+    The configuration is a saved plan (`spec.profile` is then the one that it was made with), a workload file with
+    strategies, or what an importer reads, as for `calibrate_logs`. For the latter two the logged mean lengths count
+    where `spec` gives none. Raises InvalidInputError for files that are none, and for options that a saved plan has no
+    use for.
     """
     from planner.calibration.compare import compare
-    from planner.calibration.setup import RunSetup
-    from planner.files.calibrated import overheads_with
-    from planner.files.plan import read_plan
     from planner.files.run_logs import read_run_log
-    from planner.whatif import fixed_workers
 
-    plan = read_plan(plan_file)
+    spec, options = spec or WorkloadSpec(), options or ConfigurationOptions()
     log = read_run_log(log_file)
     if log is None:
         raise InvalidInputError(
             "holds no seconds per stage", where=str(log_file)[:200],
             accepted="a log of verl or NeMo-RL, or a CSV with stage,seconds",
         )  # fmt: skip
-    setup = RunSetup(
-        workload=plan.workload, cluster=plan.cluster, workers=fixed_workers(plan), execution=plan.execution
+    plan, setup, overheads = _planned(configuration, log, spec, options)
+    return plan, compare(plan, setup, log, overheads)
+
+
+def _planned(
+    file: Path, log: RunLog, spec: WorkloadSpec, options: ConfigurationOptions
+) -> tuple[Plan, RunSetup, Overheads]:
+    """What was planned, its configuration, and what it was priced with."""
+    from planner.calibration.setup import RunSetup
+    from planner.files.calibrated import overheads_with
+    from planner.files.catalog import load_overheads
+
+    if _is_plan(file, options):
+        from planner.files.plan import read_plan
+        from planner.whatif import fixed_workers
+
+        _refuse_others(file, spec, options)
+        plan = read_plan(file)
+        setup = RunSetup(
+            workload=plan.workload, cluster=plan.cluster, workers=fixed_workers(plan), execution=plan.execution
+        )
+        return plan, setup, overheads_with(spec.profile, plan)
+    from planner.calibration.blocks import blocks_of
+    from planner.pipeline import estimate
+
+    logged = blocks_of(log.records, 1)[0]
+    spec = replace(
+        spec,
+        response_mean=logged.response_tokens if spec.response_mean is None else spec.response_mean,
+        prompt_mean=logged.prompt_tokens if spec.prompt_mean is None else spec.prompt_mean,
     )
-    return plan, compare(plan, setup, log, overheads_with(profile, plan))
+    found = _configured(file, spec, options)
+    assert found.request.cluster is not None
+    setup = RunSetup(
+        workload=found.request.workload, cluster=found.request.cluster, workers=found.workers,
+        execution=found.execution,
+    )  # fmt: skip
+    plan = estimate(found.request, found.workers, found.execution)
+    return plan, setup, found.request.overheads or load_overheads()
+
+
+def _is_plan(file: Path, options: ConfigurationOptions) -> bool:
+    return file.suffix.lower() == ".json" and options.framework is None
+
+
+def _refuse_others(file: Path, spec: WorkloadSpec, options: ConfigurationOptions) -> None:
+    """A saved plan says all that options could."""
+    from planner.files.spec import PLACES
+
+    given = [PLACES[name][0] for name in sorted(spec.flags - {"profile"})]
+    given += ["--set"] if options.given else []
+    given += [f"--{name}" for name in ("root", "model") if getattr(options, name) is not None]
+    if given:
+        raise InvalidInputError(
+            f"has no effect on {str(file)[:200]}, a saved plan", where=", ".join(given),
+            accepted="a plan and --profile, or a workload file or launch script with these options",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Configured:
+    request: PlanRequest
+    workers: tuple[FixedWorker, ...]
+    execution: Execution
 
 
 def read_setup(file: Path, spec: WorkloadSpec, options: ConfigurationOptions) -> RunSetup:
     """The configuration in a file; raises InvalidInputError when it is none, or lacks what only the user knows."""
-    from planner.calibration.setup import setup_of
+    from planner.calibration.setup import RunSetup, setup_of
 
-    if file.suffix.lower() == ".json":
+    if _is_plan(file, options):
         from planner.files.plan import read_plan
         from planner.whatif import fixed_workers
 
         plan = read_plan(file)
         return setup_of(plan, fixed_workers(plan), str(file))
+    found = _configured(file, spec, options)
+    assert found.request.cluster is not None
+    return RunSetup(
+        workload=found.request.workload, cluster=found.request.cluster, workers=found.workers,
+        execution=found.execution,
+    )  # fmt: skip
+
+
+def _configured(file: Path, spec: WorkloadSpec, options: ConfigurationOptions) -> _Configured:
+    """A workload file with strategies, or what an importer reads."""
     if file.suffix.lower() in _WORKLOADS and options.framework is None:
-        return _workload_setup(file, spec)
-    return _imported_setup(file, spec, options)
+        return _workload(file, spec)
+    return _imported(file, spec, options)
 
 
-def _workload_setup(file: Path, spec: WorkloadSpec) -> RunSetup:
-    from planner.calibration.setup import RunSetup
+def _workload(file: Path, spec: WorkloadSpec) -> _Configured:
+    from planner.domain.execution import IN_STEP
     from planner.files.fixed import build_fixed_workers
     from planner.files.workload import build_request
     from planner.files.workload_file import read_workload
 
     given = override(read_workload(file), spec)
     request = build_request(given)
-    workers = build_fixed_workers(given, request)
-    assert request.cluster is not None
-    return RunSetup(workload=request.workload, cluster=request.cluster, workers=workers)
+    return _Configured(request=request, workers=build_fixed_workers(given, request), execution=IN_STEP)
 
 
-def _imported_setup(file: Path, spec: WorkloadSpec, options: ConfigurationOptions) -> RunSetup:
+def _imported(file: Path, spec: WorkloadSpec, options: ConfigurationOptions) -> _Configured:
     from planner.adapters.import_source import open_source, parse_given, with_accelerator
     from planner.adapters.importers import import_source
     from planner.api.checking import lacking
-    from planner.calibration.setup import RunSetup
     from planner.check import as_run, gpus_text, placed
     from planner.files.workload import build_request
 
@@ -182,11 +257,7 @@ def _imported_setup(file: Path, spec: WorkloadSpec, options: ConfigurationOption
         raise missing
     request = build_request(override(imported.spec, replace(spec, gpus=gpus_text(imported, spec.gpus or ""))))
     request = as_run(imported, request)
-    assert request.cluster is not None
-    return RunSetup(
-        workload=request.workload, cluster=request.cluster, workers=placed(imported, request),
-        execution=imported.execution,
-    )  # fmt: skip
+    return _Configured(request=request, workers=placed(imported, request), execution=imported.execution)
 
 
 def _paired(runs: Sequence[RunLog], setups: Sequence[RunSetup]) -> tuple[tuple[RunLog, RunSetup], ...]:

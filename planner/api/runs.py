@@ -149,15 +149,30 @@ def calibrate(
 
 
 def compare(
-    plan: str | PathLike[str], log: str | PathLike[str], *, profile: str | PathLike[str] | None = None
-) -> CompareResult:
-    """A saved plan beside the log of a run of it, stage by stage: `rlplan compare`.
+    plan: str | PathLike[str], log: str | PathLike[str], *, profile: str | PathLike[str] | None = None,
+    framework: str | None = None, given: Sequence[str] = (), root: str | PathLike[str] | None = None,
+    model: str | None = None, gpus: str | None = None, cluster: str | PathLike[str] | None = None,
+    prompt_mean: float | None = None, response_mean: float | None = None, response_cv: float | None = None,
+    oversampling_ratio: float | None = None, reward_latency: str | None = None,
+) -> CompareResult:  # fmt: skip
+    """What was planned beside the log of a run of it, stage by stage: `rlplan compare`.
 
-    `profile` is the calibration that the plan was made with. Raises InvalidInputError for files that are none.
+    `plan` is a saved plan, a workload file with strategies, or a launch script that `check_config` reads, with the
+    options that it needs (`framework`, `given`, `root`, `model`, `gpus`). `profile` is the calibration that the plan
+    was made with, or that a script is priced with. Raises InvalidInputError for files that are none, and for options
+    that a saved plan has no use for.
     """
-    from planner.api.calibrating import compare_log
+    from planner.api.calibrating import ConfigurationOptions, compare_log
 
-    read, comparison = compare_log(Path(plan), Path(log), profile=_text(profile))
+    spec = workload(
+        gpus=gpus, cluster=cluster, prompt_mean=prompt_mean, response_mean=response_mean, response_cv=response_cv,
+        oversampling_ratio=oversampling_ratio, reward_latency=reward_latency, profile=profile,
+    )  # fmt: skip
+    options = ConfigurationOptions(
+        framework=framework, given=(given,) if isinstance(given, str) else tuple(given),
+        root=None if root is None else Path(root), model=model,
+    )  # fmt: skip
+    read, comparison = compare_log(Path(plan), Path(log), spec=spec, options=options)
     return CompareResult(plan=read, comparison=comparison)
 
 

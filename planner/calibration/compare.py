@@ -89,6 +89,8 @@ class Comparison:
     has_warm_up: bool
     """The first iteration was left out."""
     explanation: Explanation | None
+    unplanned: tuple[NamedValue, ...] = ()
+    """Stages that the log has and the configuration has not, with their seconds: then one is of another run."""
 
     @property
     def is_inside(self) -> bool | None:
@@ -108,11 +110,14 @@ def compare(plan: Plan, setup: RunSetup, log: RunLog, overheads: Overheads) -> C
     own = controller_s(plan.workload, overheads)
     stages: list[ComparedStage] = []
     covered_all: list[Covered] = []
+    unplanned: list[NamedValue] = []
     for covered in coverage(log.kind, frozenset(whole.seconds), setup):
         measured = sum(whole.seconds[timer] for timer in covered.timers)
         planned = covered.seconds(plan, own)
         if planned <= 0:
             # Scoring by a rule: the model books it with the controller, and so does the rest below.
+            if measured > 0 and Timer.REWARD not in covered.timers:
+                unplanned.append(NamedValue(name=covered.label, value=measured))
             continue
         covered_all.append(covered)
         at_lengths = None if again is None else covered.seconds(again, own)
@@ -137,6 +142,7 @@ def compare(plan: Plan, setup: RunSetup, log: RunLog, overheads: Overheads) -> C
         prompt_tokens=whole.prompt_tokens,
         has_warm_up=len(log.records) >= MIN_FOR_WARM_UP,
         explanation=explain(stages),
+        unplanned=tuple(unplanned),
     )
 
 

@@ -8,7 +8,7 @@ passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
 import numpy as np
@@ -35,7 +35,7 @@ from planner.cost.trajectory import trajectory_table
 from planner.cost.weight_sync import gathered_ratios, sync_bytes
 from planner.cost.work_depth import Lengths, causal_pairs
 from planner.cost.worker import EngineJob, Site, TrainerJob
-from planner.domain.hardware import CollectiveOp, Precision
+from planner.domain.hardware import CollectiveOp, NodeType, Precision
 from planner.domain.model import Model
 from planner.domain.strategy import (
     ContextParallel,
@@ -85,6 +85,17 @@ def ring_bytes(payload_bytes: float, group: Span, *, num_passes: float = 1.0) ->
         scale_up_bytes=num_passes * payload_bytes * (1.0 - 1.0 / local),
         nic_bytes=num_passes * payload_bytes * (1.0 - 1.0 / domains) / local,
     )
+
+
+def all_reduce_bytes(payload_bytes: float, group: Span, node: NodeType, *, num_times: float = 1.0) -> LinkBytes:
+    """Bytes that each rank sends in all-reduces of `payload_bytes`: two passes. Where the law is faster than the link,
+    a switch reduces on the way, and what goes through the link is less in proportion."""
+    result = ring_bytes(payload_bytes, group, num_passes=2.0 * num_times)
+    law = node.gpu.collective(CollectiveOp.ALL_REDUCE)
+    place = np.log2(np.maximum(group.local_ranks[0], 1.0))
+    rate = float(np.interp(place, np.log2(np.asarray(law.num_ranks, dtype=np.float64)), law.bytes_per_s))
+    share = min(1.0, node.gpu.scale_up_bytes_per_s / rate)
+    return replace(result, scale_up_bytes=result.scale_up_bytes * share)
 
 
 def exchange_bytes(payload_bytes: float, group: Span) -> LinkBytes:
@@ -213,7 +224,7 @@ def _data_parallel(job: TrainerJob, strategy: TrainerStrategy, at: Layout, passe
     if strategy.sharding is not Sharding.DDP and replicas > 1 and reduces:
         group = span(np.array([float(replicas)]), float(strategy.tp * strategy.shard_ranks), site.node)
         shard = float(at.dense_params[0] * at.per_shard[0] + at.expert_params[0] * at.per_expert_shard[0])
-        result += ring_bytes(shard * memory.REDUCE_BYTES, group, num_passes=2.0 * passes.num_steps)
+        result += all_reduce_bytes(shard * memory.REDUCE_BYTES, group, site.node, num_times=passes.num_steps)
     return result
 
 
@@ -401,7 +412,7 @@ def _engine_links(
     hidden_bytes = num_tokens / strategy.attention_dp * ACTIVATION_BYTES * model.hidden_size
     reduced = hidden_bytes * num_all_reduces(model) / strategy.pp
     logits = decoded_tokens / strategy.attention_dp * ACTIVATION_BYTES * model.vocab_size
-    result = ring_bytes(reduced, at.tp_span, num_passes=2.0) + ring_bytes(logits, at.tp_span)
+    result = all_reduce_bytes(reduced, at.tp_span, site.node) + ring_bytes(logits, at.tp_span)
     if strategy.attention_dp > 1:
         result += _expert_tokens(model, strategy, num_tokens, at.expert_span)
     if strategy.pp > 1:

@@ -186,12 +186,13 @@ def with_software(base: Overheads, values: dict[Parameter, float]) -> Overheads:
 
 
 def with_hardware(base: NodeType, factors: dict[Parameter, float]) -> NodeType:
-    """`base` with factors on its efficiencies. Shares of a peak stay at most 1."""
+    """`base` with factors on its efficiencies. Shares of a peak stay at most 1, and no collective sends faster than its
+    link can (`most_bytes_per_s`)."""
     if not factors:
         return base
     gpu = base.gpu
     kernels = tuple((precision, _kernel(item, factors)) for precision, item in gpu.kernels)
-    laws = tuple((op, _law(item, op, factors)) for op, item in gpu.collectives)
+    laws = tuple((op, _law(item, op, factors, gpu.scale_up_bytes_per_s)) for op, item in gpu.collectives)
     calibrated: Gpu = replace(gpu, kernels=kernels, collectives=laws)
     bandwidth = factors.get(Parameter.NIC_BANDWIDTH, 1.0)
     latency = factors.get(Parameter.NIC_LATENCY, 1.0)
@@ -224,12 +225,29 @@ def _share(ratio: float, factor: float) -> float:
     return min(ratio * factor, max(_MAX_FLOP_RATIO, ratio))
 
 
-def _law(base: CollectiveLaw, op: CollectiveOp, factors: dict[Parameter, float]) -> CollectiveLaw:
+def _law(
+    base: CollectiveLaw, op: CollectiveOp, factors: dict[Parameter, float], line_bytes_per_s: float
+) -> CollectiveLaw:
     bandwidth = factors.get(BANDWIDTH_OF[op], 1.0)
     latency = factors.get(LATENCY_OF[op], 1.0)
     return replace(
         base,
         alpha_s=tuple(value * latency for value in base.alpha_s),
-        bytes_per_s=tuple(value * bandwidth for value in base.bytes_per_s),
+        bytes_per_s=tuple(
+            min(value * bandwidth, max(value, most_bytes_per_s(value, ranks, line_bytes_per_s)))
+            for value, ranks in zip(base.bytes_per_s, base.num_ranks, strict=True)
+        ),
         gamma_s=tuple(value * latency for value in base.gamma_s),
     )
+
+
+def most_bytes_per_s(catalog_bytes_per_s: float, num_ranks: int, line_bytes_per_s: float) -> float:
+    """The bus bandwidth that a collective of `num_ranks` GPUs cannot exceed: the line rate.
+
+    Where the catalog's is above it already, a switch reduces on the way (NVLink SHARP): of S bytes each GPU then sends
+    S (1 + 1/n) instead of the 2 S (n - 1) / n that bus bandwidth counts.
+    """
+    if catalog_bytes_per_s <= line_bytes_per_s:
+        return line_bytes_per_s
+    counted, sent = 2.0 * (num_ranks - 1) / num_ranks, 1.0 + 1.0 / num_ranks
+    return line_bytes_per_s * max(counted / sent, 1.0)

@@ -131,8 +131,8 @@ def faster_nics(node: NodeType, factor: float) -> NodeType:
 
 def faster_scale_up(node: NodeType, factor: float) -> NodeType:
     """The node with `factor` times the bandwidth of every collective inside it; latencies stay."""
-    faster = with_hardware(node, dict.fromkeys(BANDWIDTH_OF.values(), factor))
-    return replace(faster, gpu=replace(faster.gpu, scale_up_bytes_per_s=node.gpu.scale_up_bytes_per_s * factor))
+    line = replace(node, gpu=replace(node.gpu, scale_up_bytes_per_s=node.gpu.scale_up_bytes_per_s * factor))
+    return with_hardware(line, dict.fromkeys(BANDWIDTH_OF.values(), factor))
 
 
 def _more_nodes(case: Case) -> Iterator[_Change]:

@@ -61,21 +61,27 @@ class Timer(StrEnum):
 
 
 _VERL = {
-    "gen": Timer.ROLLOUT, "reward": Timer.REWARD, "ref": Timer.REFERENCE, "old_log_prob": Timer.OLD_LOGPROB,
-    "values": Timer.VALUES, "update_actor": Timer.ACTOR_UPDATE, "update_critic": Timer.CRITIC_UPDATE,
-    "update_weights": Timer.WEIGHT_SYNC, "sync_rollout_weights": Timer.WEIGHT_SYNC, "param_sync": Timer.WEIGHT_SYNC,
+    "gen": Timer.ROLLOUT, "gen_max": Timer.ROLLOUT, "reward": Timer.REWARD, "ref": Timer.REFERENCE,
+    "old_log_prob": Timer.OLD_LOGPROB, "values": Timer.VALUES, "update_actor": Timer.ACTOR_UPDATE,
+    "update_critic": Timer.CRITIC_UPDATE, "update_weights": Timer.WEIGHT_SYNC,
+    "sync_rollout_weights": Timer.WEIGHT_SYNC, "param_sync": Timer.WEIGHT_SYNC,
     "step": Timer.ITERATION, "testing": Timer.BESIDE, "save_checkpoint": Timer.BESIDE,
 }  # fmt: skip
 _NEMO_RL = {
     "generation": Timer.ROLLOUT, "reward_calculation": Timer.REWARD, "policy_and_reference_logprobs": Timer.LOGPROBS,
     "logprob_inference_prep": Timer.LOGPROBS, "policy_training": Timer.ACTOR_UPDATE,
     "training_prep": Timer.ACTOR_UPDATE, "prepare_for_generation/total": Timer.REFIT, "weight_sync": Timer.WEIGHT_SYNC,
+    "policy_training_prep": Timer.ACTOR_UPDATE, "value_inference_prep": Timer.VALUES, "value_inference": Timer.VALUES,
+    "value_training_prep": Timer.CRITIC_UPDATE, "value_training": Timer.CRITIC_UPDATE,
+    "exposed_generation": Timer.ROLLOUT,
     "total_step_time": Timer.ITERATION, "validation": Timer.BESIDE, "checkpointing": Timer.BESIDE,
 }  # fmt: skip
 _LENGTHS = {
     "response_length/mean": "response", "prompt_length/mean": "prompt", "mean_gen_tokens_per_sample": "response",
     "train/mean_gen_tokens_per_sample": "response", "response_mean": "response", "prompt_mean": "prompt",
 }  # fmt: skip
+_ITERATION_AGAIN = "perf/time_per_step"
+"""The iteration in verl's logs that are cut down to `perf/*`; beside `timing_s/step` it is the same number."""
 _STEPS = ("step", "_step", "training/global_step", "global_step", "iteration")
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -218,6 +224,8 @@ class _Reader:
     def _add(self, number: int, text: str, step: int | None, metrics: dict[str, str], kind: LogKind) -> None:
         """The record of named metrics as text; a timing that is no time spoils the line."""
         record = LogRecord(iteration=step)
+        if "timing_s/step" not in metrics and _ITERATION_AGAIN in metrics:
+            metrics = {**metrics, "timing_s/step": metrics[_ITERATION_AGAIN]}
         for name, value in metrics.items():
             timer = _timer_of(name)
             length = _LENGTHS.get(name)

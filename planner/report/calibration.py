@@ -187,6 +187,10 @@ def comparison_report(plan: Plan, comparison: Comparison) -> Group:
     )
     sections: list[RenderableType] = [title, *_lengths(plan, comparison), Text(), _headline(comparison)]
     sections += _section("Stages", _stages(comparison))
+    if comparison.unplanned:
+        words = ", ".join(f"{item.name} ({format_seconds(item.value)})" for item in comparison.unplanned)
+        note = f"logged, but no stage of the configuration: {words}; one of the two is of another run"
+        sections.append(Padding(Text(note, style="yellow"), (0, 0, 0, 2)))
     if comparison.explanation is not None:
         sections += _section("The largest gap", _explained(comparison.explanation, comparison))
     sections += _bad_lines(comparison.log.file, comparison.log.bad, comparison.log.num_bad)
@@ -272,6 +276,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Json]:
         "band_s": band,
         "stages": [_stage_document(stage) for stage in comparison.stages],
         "iteration": None if comparison.iteration is None else _stage_document(comparison.iteration),
+        "unplanned": [{"stage": item.name, "measured_s": item.value} for item in comparison.unplanned],
         "response_tokens": comparison.response_tokens,
         "prompt_tokens": comparison.prompt_tokens,
         "explanation": explanation,

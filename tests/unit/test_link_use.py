@@ -7,14 +7,21 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from planner.cost.communication import span
+from planner.cost.link_bytes import all_reduce_bytes, ring_bytes
 from planner.domain.execution import Execution, ExecutionMode
+from planner.domain.hardware import CollectiveOp
 from planner.domain.links import Link, LinkUse, StageLinks, overused
 from planner.domain.plan import Plan
+from planner.domain.profile import BANDWIDTH_OF, Profile, ProfileValue
 from planner.domain.stages import StageName
 from planner.errors import InvalidInputError
+from planner.files.catalog import generic_node
 from planner.files.plan import digests, parse_plan, plan_text
+from planner.files.profile import write_profile
 from planner.files.spec import WorkloadSpec
 from planner.files.workload import build_request
 from planner.link_use import link_use
@@ -116,3 +123,38 @@ def test_the_table_shows_shares() -> None:
     use = LinkUse(link=Link.NIC, num_bytes=25e9, bytes_per_s=50e9)
     rows = (StageLinks(stage=StageName.WEIGHT_SYNC, time_s=2.0, uses=(use,)),)
     assert "weight sync 25%" in " ".join(plain(link_table(rows)).split())
+
+
+@pytest.mark.parametrize(("gpu", "factor"), [("l40s", 1.5), ("l40s", 20.0), ("h100", 5.0)])
+def test_a_calibrated_plan_sends_no_faster_than_its_links(gpu: str, factor: float, tmp_path: Path) -> None:
+    """A profile may say that collectives are faster than the catalog has them, not that they beat the line rate."""
+    before = generic_node(gpu).gpu
+    values = tuple(
+        ProfileValue(parameter=parameter, gpu=before.id, value=factor, low=factor, high=factor, catalog=1.0)
+        for parameter in BANDWIDTH_OF.values()
+    )
+    profile = tmp_path / "profile.yaml"
+    write_profile(Profile(values=values), profile)
+    fixed = tuple(f"{worker}: tp=8" for worker in ("actor trainer", "reference", "rollout engine"))
+    spec = WorkloadSpec(model="qwen3-8b", gpus=f"8x{gpu}", response_mean=2000.0, profile=str(profile), fix=fixed)
+    plan = make_plan(build_request(spec))
+    assert overused(link_use(plan)) == ()
+    line = before.scale_up_bytes_per_s
+    for op, law in plan.cluster.pools[0].node.gpu.collectives:
+        for now, then in zip(law.bytes_per_s, before.collective(op).bytes_per_s, strict=True):
+            # NVLink switches reduce on the way: eight H100 send 9/8 of what they reduce, where a ring sends 14/8.
+            most = line * 14 / 9 if then > line else line
+            assert now == pytest.approx(min(then * factor, most))
+    assert parse_plan(plan_text(plan), where="plan").time_s == pytest.approx(plan.time_s)
+
+
+def test_all_reduces_through_a_reducing_switch_send_less_than_a_ring() -> None:
+    node = generic_node("h100")
+    eight, two = (span(np.array([ranks]), 1.0, node) for ranks in (8.0, 2.0))
+    law = node.gpu.collective(CollectiveOp.ALL_REDUCE)
+    share = node.gpu.scale_up_bytes_per_s / law.bytes_per_s[-1]
+    assert share < 1.0
+    assert all_reduce_bytes(1e9, eight, node).scale_up_bytes == pytest.approx(1.75e9 * share)
+    assert all_reduce_bytes(1e9, two, node).scale_up_bytes == pytest.approx(1e9)
+    across = span(np.array([32.0]), 1.0, node)
+    assert all_reduce_bytes(1e9, across, node).nic_bytes == ring_bytes(1e9, across, num_passes=2.0).nic_bytes

@@ -10,13 +10,21 @@ from pathlib import Path
 
 from planner.calibration.coverage import controller_s
 from planner.calibration.parameters import Key, node_at, overheads_at
-from planner.calibration.setup import RunSetup, price_setup, with_lengths
+from planner.calibration.setup import RunSetup, price_setup, setup_of, with_lengths
+from planner.domain.execution import SchedulingPolicy
+from planner.domain.hardware import Cluster, Pool
+from planner.domain.plan import Limits, Plan
 from planner.domain.profile import Parameter
+from planner.domain.request import PlanRequest
 from planner.domain.stages import StageName
-from planner.files.catalog import load_overheads
+from planner.domain.workload import RewardKind
+from planner.files.catalog import generic_node, load_model, load_overheads
 from planner.files.fixed import build_fixed_workers
 from planner.files.workload import build_request
 from planner.files.workload_file import read_workload
+from planner.pipeline import make_plan
+from planner.whatif import fixed_workers
+from tests.factories import workload
 
 ROOT = Path(__file__).parents[3]
 FIXED = ROOT / "examples" / "fixed-qwen3-8b.yaml"
@@ -34,6 +42,9 @@ VERL_NAMES = {
     StageName.REFERENCE_LOGPROB: "ref",
     StageName.ACTOR_UPDATE: "update_actor",
     StageName.WEIGHT_SYNC: "update_weights",
+    StageName.REWARD: "reward",
+    StageName.CRITIC_VALUE: "values",
+    StageName.CRITIC_UPDATE: "update_critic",
 }
 
 
@@ -47,18 +58,46 @@ def setup() -> RunSetup:
     return RunSetup(workload=request.workload, cluster=request.cluster, workers=workers)
 
 
+@cache
+def ppo_plan() -> Plan:
+    """PPO with critic, reference and reward model on eight H100, one stage after the other, as verl runs it."""
+    base = workload("ppo", prompts=64, group=1, reward=RewardKind.MODEL)
+    actor = load_model("qwen3-0.6b")
+    work = replace(base, actor=actor, critic=actor, reward=replace(base.reward, model=actor))
+    pool = Pool(name="h100", node=generic_node("h100"), num_nodes=1, usd_per_gpu_hour=None)
+    limits = Limits(framework="verl", policy=SchedulingPolicy.SEQUENTIAL, fusions=())
+    return make_plan(
+        PlanRequest(
+            workload=work, cluster=Cluster(pools=(pool,)), gpu_type_when_open=None, limits=limits, assumptions=()
+        )
+    )
+
+
+@cache
+def ppo_setup() -> RunSetup:
+    plan = ppo_plan()
+    return setup_of(plan, fixed_workers(plan), "plan")
+
+
 def iterations(
-    num: int, *, true: Mapping[Key, float] = TRUE, noise: float = 0.0, seed: int = 0, base: RunSetup | None = None
+    num: int,
+    *,
+    true: Mapping[Key, float] = TRUE,
+    noise: float = 0.0,
+    seed: int = 0,
+    base: RunSetup | None = None,
+    start: float | None = None,
 ) -> list[dict[str, float]]:
     """verl's timers, the length and the whole of `num` iterations with growing responses."""
     rng = random.Random(seed)
     base = base or setup()
+    start = 1500.0 / base.workload.response.mean_tokens if start is None else start
     pools = tuple(replace(pool, node=node_at(true, pool.node)) for pool in base.cluster.pools)
     base = replace(base, cluster=replace(base.cluster, pools=pools))
     overheads = overheads_at(true, load_overheads())
     result = []
     for index in range(num):
-        tokens = 1500.0 + 60.0 * index
+        tokens = base.workload.response.mean_tokens * start + 60.0 * index
         at = with_lengths(base, tokens, None)
         own = controller_s(at.workload, overheads)
         timers = {}

@@ -147,6 +147,35 @@ def test_commands_from_a_log_to_a_calibrated_comparison(tmp_path: Path, capsys: 
     assert "fit starts from the catalog" in capsys.readouterr().err
 
 
+SCRIPT = samples.ROOT / "tests" / "adapters" / "import_verl" / "scripts" / "old_ppo.sh"
+"""PPO on two nodes: critic, reference and reward model."""
+
+
+def test_a_launch_script_or_a_workload_file_stands_for_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planned is what the script's configuration takes at the logged lengths: no plan file is needed."""
+    timers = ("gen", "reward", "ref", "old_log_prob", "values", "update_actor", "update_critic")
+    rows = [{**dict.fromkeys(timers, 20.0), "step": 150.0, "tokens": 700.0} for _ in range(3)]
+    log = samples.verl_log(tmp_path / "ppo.log", rows)
+    arguments = ["compare", str(SCRIPT), str(log), "--from", "verl", "--gpus", "h100", "--json"]
+    assert cli.run(arguments) in (0, 5)
+    document = json.loads(capsys.readouterr().out)
+    stages = {stage["stage"] for stage in document["stages"]}
+    assert stages >= {"critic value", "critic update", "old log-prob", "reward"}
+    # The script has no KL term, hence no reference: the log is of another run.
+    assert document["unplanned"] == [{"stage": "reference log-prob", "measured_s": 20.0}]
+    assert document["response_tokens"] == 700.0
+    assert all(stage["at_lengths_s"] is None for stage in document["stages"])
+    checked = cli.run(["check", str(SCRIPT), "--from", "verl", "--gpus", "h100", "--response-mean", "700", "--json"])
+    assert checked in (0, 5)
+    view = json.loads(capsys.readouterr().out)
+    assert document["iteration"]["planned_s"] == pytest.approx(view["iteration_s"], rel=1e-6)
+    fixed = ["compare", str(samples.FIXED), str(samples.LOGS / "verl-qwen3-8b.log"), "--json"]
+    assert cli.run(fixed) in (0, 5)
+    assert json.loads(capsys.readouterr().out)["iteration"]["at_lengths_s"] is None
+
+
 SLOW = Key(Parameter.TRAINING_RATIO)
 
 
@@ -157,10 +186,18 @@ SLOW = Key(Parameter.TRAINING_RATIO)
         (["calibrate", "{log}", "--config", "{fixed}", "--date", "May"], "no date"),
         (["calibrate", "{fixed}", "--config", "{fixed}"], "holds no seconds per stage"),
         (["calibrate", "{log}", "--config", "{fixed}", "-o", "/nonexistent/p.yaml"], "does not exist"),
-        (["compare", "{fixed}", "{log}"], "is not"),
+        (["compare", "{log}", "{log}"], "no framework recognises it"),
+        (["compare", "{fixed}", "{fixed}"], "holds no seconds per stage"),
+        (["compare", "{script}", "{log}", "--from", "verl"], "--gpus TYPE"),
+        (["compare", "{plan}", "{log}", "--gpus", "8xh100"], "has no effect on"),
+        (["compare", "{plan}", "{log}", "--set", "A=1"], "has no effect on"),
     ],
 )
-def test_wrong_input_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    places = {"log": str(samples.LOGS / "verl-qwen3-8b.log"), "fixed": str(samples.FIXED)}
+def test_wrong_input_is_named(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    places = {"log": str(samples.LOGS / "verl-qwen3-8b.log"), "fixed": str(samples.FIXED), "script": str(SCRIPT)}
+    places["plan"] = str(tmp_path / "plan.json")
+    write_plan(plan(), Path(places["plan"]))
     assert cli.run([text.format(**places) for text in arguments]) == 2
     assert words in capsys.readouterr().err
