@@ -87,7 +87,7 @@ def _unfinished_s(node_s: FloatArray, left: float, load_ratio: FloatArray) -> Fl
     nodes time is divided evenly, all of a node's own above it, so that the moment is never too early.
     """
     fraction = left * load_ratio
-    result = node_s[-1].copy()
+    result: FloatArray = node_s[-1].copy()
     for seconds, low, high in zip(node_s[:-2], NODE_FRACTIONS, NODE_FRACTIONS[1:], strict=False):
         result += seconds * np.clip((fraction - low) / (high - low), 0.0, 1.0)
     waiting = np.clip((fraction - 1.0) / np.maximum(load_ratio - 1.0, 1e-9), 0.0, 1.0)
