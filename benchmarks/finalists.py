@@ -16,6 +16,7 @@ from planner.domain.request import PlanRequest
 from planner.domain.stages import StageKind, WorkerName
 from planner.files.spec import WorkloadSpec
 from planner.files.workload import build_request
+from planner.placing import place
 from planner.search.pricing import PricedWorker
 from planner.search.problem import SearchLimits
 from planner.search.solve import Solution, solve
@@ -52,12 +53,12 @@ def finalists(request: PlanRequest, number: int, seed: int) -> list[Finalist]:
     bases = [best, *_of_other_structures(outcome, limit_s)]
     found = [Finalist(plan=made, origin="the plan")]
     for solution in bases:
-        plan = _plan(made, outcome, pipeline.place(solution, outcome.priced, request.cluster), solution)
+        plan = _plan(made, outcome, place(solution, outcome.priced, request.cluster), solution)
         if plan is not None:
             found.append(Finalist(plan=plan, origin=solution.structure.describe()))
     random = np.random.default_rng(seed)
     for solution in bases:
-        placed = pipeline.place(solution, outcome.priced, request.cluster)
+        placed = place(solution, outcome.priced, request.cluster)
         found += _varied(made, outcome, solution, placed, limit_s, number, random)
     return _spread(_different(found), number)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.assembly import Assembled, PlacedStrategy, assemble
@@ -19,7 +18,6 @@ from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import (
     Alternative,
     Assumption,
-    DeviceGroup,
     FrameworkVerdict,
     NamedValue,
     Objective,
@@ -30,17 +28,17 @@ from planner.domain.plan import (
     Status,
 )
 from planner.domain.request import FixedWorker, PlanRequest
-from planner.domain.stages import ROLLOUT_ENGINES, WorkerName
+from planner.domain.stages import WorkerName
 from planner.domain.strategy import RolloutStrategy, RolloutTable
 from planner.domain.verdict import Misfit, MisfitKind
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
 from planner.parts import SearchPart, lacking_workers, make_inputs, make_problem, reachable
+from planner.placing import crossing_notes, device_group, place
 from planner.search.clock import no_plan_within
 from planner.search.pricing import (
     PRICED_AND_REJECTED,
-    PricedWorker,
     PricingInputs,
     broken_rules,
     price_worker,
@@ -62,7 +60,6 @@ from planner.sync_choice import best_sync
 from planner.units import format_seconds_like
 from planner.variation import varying_time_s
 
-SYNCED_WORKERS = frozenset({WorkerName.ACTOR_TRAINER, *ROLLOUT_ENGINES})
 MEAN_RESPONSE = "mean response"
 """The assumption that plans depend on most."""
 SENSITIVITY_FACTORS = (0.5, 1.5)
@@ -180,7 +177,7 @@ def price_fixed(request: PlanRequest, strategies: tuple[FixedWorker, ...], execu
             PlacedStrategy(
                 worker=inputs.graph.worker(item.worker),
                 pool=pool,
-                group=_device_group(ids[item.pool, item.first_gpu, item.num_gpus], pool, item.first_gpu, item.num_gpus),
+                group=device_group(ids[item.pool, item.first_gpu, item.num_gpus], pool, item.first_gpu, item.num_gpus),
                 strategy=item.strategy,
             )
         )
@@ -406,6 +403,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
             *_with_sensitivity(_in_time_left(request, start), cluster, outcome, solution, placed),
             *gain,
             *synced,
+            *crossing_notes(placed),
             *_off_policy(request, outcome),
         ),
         execution=assembled.execution,
@@ -490,57 +488,6 @@ def _confirm(assembled: Assembled, solution: Solution) -> None:
         raise RuntimeError(f"the plan found does not fit after all: {assembled.problems[0]}")
     if abs(assembled.time_s - solution.time_s) > 1e-6 * solution.time_s:
         raise RuntimeError(f"the plan found takes {assembled.time_s} s, the search said {solution.time_s} s")
-
-
-def place(solution: Solution, priced: Sequence[PricedWorker], cluster: Cluster) -> tuple[PlacedStrategy, ...]:
-    """Physical GPUs for the groups of a solution.
-
-    Per pool, large blocks come first, so that each is aligned to its size. A pool-wide group is as large as its
-    largest worker and begins where the trainer or the engine that it syncs with sits.
-    """
-    by_place = {(item.worker.name, item.pool.name): item for item in priced}
-    sizes: dict[str, int] = {}
-    for choice in solution.choices:
-        sizes[choice.group] = max(sizes.get(choice.group, 0), choice.num_gpus)
-    groups: dict[str, DeviceGroup] = {}
-    for pool in cluster.pools:
-        blocks = [g for g in solution.groups if g.pool == pool.name and not g.is_whole]
-        position = anchor = 0
-        for block in sorted(blocks, key=lambda g: (-sizes[g.id], g.id)):
-            groups[block.id] = _device_group(block.id, pool, position, sizes[block.id])
-            if SYNCED_WORKERS & set(block.workers):
-                anchor = position
-            position += sizes[block.id]
-        wholes = [g for g in solution.groups if g.pool == pool.name and g.is_whole]
-        # The search counts the larger of the blocks together and the pool-wide group: no GPU beyond that is used.
-        used = max([position, *(sizes[g.id] for g in wholes)])
-        for whole in wholes:
-            size = sizes[whole.id]
-            step = min(size, pool.node.gpus_per_node)
-            first = min(anchor // step * step, used - size)
-            groups[whole.id] = _device_group(whole.id, pool, first, size)
-    return tuple(
-        PlacedStrategy(
-            worker=by_place[choice.worker, choice.pool].worker,
-            pool=cluster.pool(choice.pool),
-            group=groups[choice.group],
-            strategy=by_place[choice.worker, choice.pool].candidates.row(choice.row),
-        )
-        for choice in solution.choices
-    )
-
-
-def _device_group(group_id: str, pool: Pool, first_gpu: int, num_gpus: int) -> DeviceGroup:
-    per_node = pool.node.gpus_per_node
-    num_nodes = (first_gpu + num_gpus - 1) // per_node - first_gpu // per_node + 1
-    return DeviceGroup(
-        id=group_id,
-        pool=pool.name,
-        gpu=pool.node.gpu.id,
-        first_gpu=first_gpu,
-        num_gpus=num_gpus,
-        num_nodes=num_nodes,
-    )
 
 
 def _judged(plan: Plan) -> Plan:

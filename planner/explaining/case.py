@@ -21,7 +21,7 @@ from planner.explaining.requests import as_run_by, rules_of
 from planner.explaining.score import Score, score_of, solution_score
 from planner.explaining.watch import Watch
 from planner.parts import make_inputs
-from planner.pipeline import place
+from planner.placing import place
 from planner.search.pricing import PricingInputs
 from planner.solving import Outcome, search
 from planner.splitting import may_split

@@ -26,7 +26,7 @@ from planner.explaining.case import Case
 from planner.explaining.market import Allowed, Forbidden, Offer
 from planner.explaining.score import Score
 from planner.parts import reachable
-from planner.pipeline import place
+from planner.placing import place
 from planner.splitting import SHARES
 
 NEAR_RATIOS = (1.01, 1.03, 1.08, 1.2, 1.5, 2.5)

@@ -19,7 +19,7 @@ from planner.domain.stages import WorkerName
 from planner.domain.strategy import Strategy
 from planner.domain.verdict import Verdict, memory_verdict
 from planner.parts import SearchPart
-from planner.pipeline import place
+from planner.placing import place
 from planner.search.options import take
 from planner.search.pricing import PricedWorker, PricingInputs
 from planner.search.problem import SearchLimits, SearchProblem
