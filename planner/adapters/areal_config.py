@@ -219,6 +219,11 @@ def _megatron(strategy: TrainerStrategy, *, trains: bool) -> Entries:
             ("recompute_method", "uniform"),
             ("recompute_num_layers", 1),
         ),
+        Recompute.PARTIAL: (
+            ("recompute_granularity", "full"),
+            ("recompute_method", "block"),
+            ("recompute_num_layers", strategy.recompute_layers),
+        ),
     }
     entries: Entries = (
         ("virtual_pipeline_parallel_size", strategy.vpp),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from planner.adapters.areal_import_backend import Allocation, parse_backend, parse_old_mode
 from planner.adapters.areal_import_keys import OLD_MODE, is_old
 from planner.adapters.findings import Severity
+from planner.adapters.import_recompute import Recomputation, full_recomputation
 from planner.adapters.import_trainer import (
     Degrees,
     Place,
@@ -201,11 +202,12 @@ def _trainer(values: Values, role: Role, model: str | None, max_tokens: int) -> 
     sharded = values.flag(f"{role.name}.megatron.ddp.use_distributed_optimizer", default=True)
     sharding = (Sharding.ZERO1 if sharded else Sharding.DDP) if megatron else Sharding.ZERO3
     tokens = _tokens(values, role.name, max_tokens)
+    recompute = _recompute(values, role.name, degrees, model, megatron=megatron)
     return TrainerStrategy(
         num_gpus=role.num_gpus, tp=degrees.tp, pp=degrees.pp, vpp=degrees.vpp, cp=degrees.cp,
         context_parallel=ContextParallel.RING if megatron else ContextParallel.ULYSSES, ep=degrees.ep,
         etp=degrees.etp, sharding=sharding, shard_ranks=ranks, micro_batch_tokens=tokens, inference_tokens=tokens,
-        recompute=_recompute(values, role.name, megatron=megatron), offload=_offload(values, role.name),
+        recompute=recompute.level, recompute_layers=recompute.layers, offload=_offload(values, role.name),
     )  # fmt: skip
 
 
@@ -241,15 +243,24 @@ def _tokens(values: Values, name: str, max_tokens: int) -> int:
     return max_tokens
 
 
-def _recompute(values: Values, name: str, *, megatron: bool) -> Recompute:
+def _recompute(values: Values, name: str, degrees: Degrees, model: str | None, *, megatron: bool) -> Recomputation:
     if not values.flag(f"{name}.gradient_checkpointing"):
-        return Recompute.NONE
+        return Recomputation(level=Recompute.NONE)
     if not megatron:
-        return Recompute.FULL
+        return Recomputation(level=Recompute.FULL)
+    section = f"{name}.megatron"
+    if values.text(f"{section}.recompute_granularity") != "full":
+        return Recomputation(level=_selective_recompute(values, name))
+    return full_recomputation(
+        values, method=f"{section}.recompute_method", layers=f"{section}.recompute_num_layers", model=model,
+        pp=degrees.pp, vpp=degrees.vpp,
+    )  # fmt: skip
+
+
+def _selective_recompute(values: Values, name: str) -> Recompute:
     key = f"{name}.megatron.recompute_granularity"
-    granularity = values.text(key)
-    if granularity != "selective":
-        return Recompute.FULL if granularity == "full" else Recompute.NONE
+    if values.text(key) != "selective":
+        return Recompute.NONE
     modules = frozenset(values.texts(f"{name}.megatron.recompute_modules")) or frozenset({"core_attn"})
     if modules <= {"core_attn"}:
         values.find(key, Severity.NOTE, "flash attention recomputes core_attn anyway: priced as no recomputation")

@@ -198,9 +198,14 @@ def _is_latent(roles: Roles) -> bool:
 
 
 def _recompute(strategy: TrainerStrategy) -> tuple[Flag, ...]:
-    if strategy.recompute is Recompute.FULL:
+    if strategy.recompute in (Recompute.FULL, Recompute.PARTIAL):
+        is_full = strategy.recompute is Recompute.FULL
+        method, layers = ("uniform", 1) if is_full else ("block", strategy.recompute_layers)
         return flags(
-            "", ("recompute-granularity", "full"), ("recompute-method", "uniform"), ("recompute-num-layers", 1)
+            "",
+            ("recompute-granularity", "full"),
+            ("recompute-method", method),
+            ("recompute-num-layers", layers),
         )
     if strategy.recompute is Recompute.SELECTIVE:
         return flags("", ("recompute-granularity", "selective"), ("recompute-modules", ("layernorm", "moe_act")))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.adapters.findings import Severity
+from planner.adapters.import_recompute import Recomputation, full_recomputation
 from planner.adapters.import_trainer import (
     Degrees,
     Place,
@@ -68,7 +69,8 @@ def read_workers(
     degrees = _degrees(values, model)
     count = pools.trainer_gpus
     if divides(values, "tensor-model-parallel-size", degrees, count):
-        trainer = _trainer(values, degrees, count, _tokens(values, degrees, max_tokens), has_critic=has_critic)
+        tokens = _tokens(values, degrees, max_tokens)
+        trainer = _trainer(values, degrees, count, tokens, model, has_critic=has_critic)
         values.say("actor", trainer_words(trainer), "Megatron flags")
         places.append(Place(worker=WorkerName.ACTOR_TRAINER, first_gpu=0, num_gpus=count, strategy=trainer))
         if has_critic:
@@ -131,20 +133,29 @@ def _tokens(values: Values, degrees: Degrees, max_tokens: int) -> Tokens:
     return Tokens(train=train * degrees.cp, inference=inference * degrees.cp)
 
 
-def _trainer(values: Values, degrees: Degrees, num_gpus: int, tokens: Tokens, *, has_critic: bool) -> TrainerStrategy:
+def _trainer(
+    values: Values, degrees: Degrees, num_gpus: int, tokens: Tokens, model: str | None, *, has_critic: bool
+) -> TrainerStrategy:
+    recompute = _recompute(values, degrees, model)
     return TrainerStrategy(
         num_gpus=num_gpus, tp=degrees.tp, pp=degrees.pp, vpp=degrees.vpp, cp=degrees.cp,
         context_parallel=ContextParallel.RING, ep=degrees.ep, etp=degrees.etp, sharding=Sharding.ZERO1,
         shard_ranks=num_gpus // (degrees.tp * degrees.pp), micro_batch_tokens=tokens.train,
-        inference_tokens=tokens.inference, recompute=_recompute(values),
+        inference_tokens=tokens.inference, recompute=recompute.level, recompute_layers=recompute.layers,
         offload=_offload(values, has_critic=has_critic),
     )  # fmt: skip
 
 
-def _recompute(values: Values) -> Recompute:
+def _recompute(values: Values, degrees: Degrees, model: str | None) -> Recomputation:
+    if values.text("recompute-granularity") != "full":
+        return Recomputation(level=_selective_recompute(values))
+    return full_recomputation(
+        values, method="recompute-method", layers="recompute-num-layers", model=model, pp=degrees.pp, vpp=degrees.vpp
+    )
+
+
+def _selective_recompute(values: Values) -> Recompute:
     granularity = values.text("recompute-granularity")
-    if granularity == "full":
-        return Recompute.FULL
     if granularity != "selective":
         if values.flag("recompute-activations"):
             granularity = "selective"

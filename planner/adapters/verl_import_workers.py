@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.adapters.findings import Severity
+from planner.adapters.import_recompute import Recomputation, full_recomputation
 from planner.adapters.import_values import Values
 from planner.domain.request import FixedWorker
 from planner.domain.stages import WorkerName
@@ -92,7 +93,7 @@ def read_workers(
     first = pools.trainer_gpus if pools.engine_gpus else 0
     engine = reader.engine(engine_gpus, model, runs_ahead=runs_ahead)
     placed.append((WorkerName.ROLLOUT_ENGINE, first, engine_gpus, engine))
-    actor = reader.trainer(ACTOR, "fsdp_config", pools.trainer_gpus, _is_moe(model))
+    actor = reader.trainer(ACTOR, "fsdp_config", pools.trainer_gpus, model)
     placed.append((WorkerName.ACTOR_TRAINER, 0, pools.trainer_gpus, actor))
     if has_reference:
         reference = reader.reference(pools.trainer_gpus, actor)
@@ -100,7 +101,7 @@ def read_workers(
     if has_critic:
         placed.append((
             WorkerName.CRITIC_TRAINER, 0, pools.trainer_gpus,
-            reader.trainer(CRITIC, "fsdp", pools.trainer_gpus, _is_moe(critic)),
+            reader.trainer(CRITIC, "fsdp", pools.trainer_gpus, critic),
         ))  # fmt: skip
     if reward_model is not None:
         gpus = pools.reward_gpus or pools.trainer_gpus
@@ -195,9 +196,9 @@ class _Reader:
 
     # Trainers ----------------------------------------------------------------------------------------------------
 
-    def trainer(self, prefix: str, fsdp_key: str, num_gpus: int, is_moe: bool) -> TrainerStrategy | None:
+    def trainer(self, prefix: str, fsdp_key: str, num_gpus: int, model: str | None) -> TrainerStrategy | None:
         """The actor or the critic."""
-        values = self.values
+        values, is_moe = self.values, _is_moe(model)
         section = f"{prefix}.megatron" if self.is_megatron else f"{prefix}.{fsdp_key}"
         degrees = self._megatron_degrees(section, is_moe) if self.is_megatron else self._ulysses(prefix, section)
         if not self._divides(section, degrees, num_gpus):
@@ -208,18 +209,18 @@ class _Reader:
         if self.is_megatron:
             zero1 = values.flag(f"{section}.use_distributed_optimizer", default=True)
             sharding, shard_ranks = (Sharding.ZERO1 if zero1 else Sharding.DDP), data_ranks
-            recompute = self._megatron_recompute(section, is_moe)
+            recompute = self._megatron_recompute(section, degrees, model)
         else:
             sharding, shard_ranks = Sharding.ZERO3, self._shard_ranks(section, data_ranks)
             model_key = "actor_rollout_ref.model" if prefix == ACTOR else "critic.model"
             checkpoints = values.flag(f"{model_key}.enable_gradient_checkpointing", default=True)
-            recompute = Recompute.FULL if checkpoints else Recompute.NONE
+            recompute = Recomputation(level=Recompute.FULL if checkpoints else Recompute.NONE)
         offload = self._offload(prefix, section)
         strategy = TrainerStrategy(
             num_gpus=num_gpus, tp=degrees.tp, pp=degrees.pp, vpp=degrees.vpp, cp=degrees.cp,
             context_parallel=ContextParallel.RING if self.is_megatron else ContextParallel.ULYSSES,
             ep=degrees.ep, etp=degrees.etp, sharding=sharding, shard_ranks=shard_ranks, micro_batch_tokens=train,
-            inference_tokens=inference, recompute=recompute, offload=offload,
+            inference_tokens=inference, recompute=recompute.level, recompute_layers=recompute.layers, offload=offload,
         )  # fmt: skip
         values.say(name, _described(strategy, is_moe), section)
         return strategy
@@ -350,13 +351,18 @@ class _Reader:
 
     # Memory ------------------------------------------------------------------------------------------------------
 
-    def _megatron_recompute(self, section: str, is_moe: bool) -> Recompute:
-        values = self.values
+    def _megatron_recompute(self, section: str, degrees: Degrees, model: str | None) -> Recomputation:
         override = f"{section}.override_transformer_config"
-        granularity = values.text(f"{override}.recompute_granularity")
-        if granularity == "full":
-            return Recompute.FULL
-        if granularity != "selective":
+        if self.values.text(f"{override}.recompute_granularity") != "full":
+            return Recomputation(level=self._selective_recompute(override, _is_moe(model)))
+        return full_recomputation(
+            self.values, method=f"{override}.recompute_method", layers=f"{override}.recompute_num_layers", model=model,
+            pp=degrees.pp, vpp=degrees.vpp,
+        )  # fmt: skip
+
+    def _selective_recompute(self, override: str, is_moe: bool) -> Recompute:
+        values = self.values
+        if values.text(f"{override}.recompute_granularity") != "selective":
             return Recompute.NONE
         modules = set(values.texts(f"{override}.recompute_modules"))
         if modules <= {"core_attn"}:
@@ -416,8 +422,9 @@ def _described(strategy: TrainerStrategy, is_moe: bool) -> str:
     shown = " ".join(item for item in degrees if not item.endswith(" 1") or item.startswith(("dp", "etp")))
     is_partial = strategy.sharding is Sharding.ZERO3 and strategy.shard_ranks < strategy.dp * strategy.cp
     over = f" over {strategy.shard_ranks} ranks" if is_partial else ""
+    layers = f" ({strategy.recompute_layers} layers per stage)" if strategy.recompute_layers else ""
     return (
         f"{shown}, {strategy.sharding.value}{over}, {strategy.micro_batch_tokens:,} tokens per micro-batch "
-        f"({strategy.inference_tokens:,} forward), recompute {strategy.recompute.value}, "
+        f"({strategy.inference_tokens:,} forward), recompute {strategy.recompute.value}{layers}, "
         f"offload {strategy.offload.value}"
     )

@@ -113,6 +113,11 @@ def _megatron_layers(prefix: str, strategy: TrainerStrategy, model: Model) -> tu
             ("recompute_method", "uniform"),
             ("recompute_num_layers", 1),
         ),
+        Recompute.PARTIAL: (
+            ("recompute_granularity", "full"),
+            ("recompute_method", "block"),
+            ("recompute_num_layers", strategy.recompute_layers),
+        ),
     }
     settings = under(f"{prefix}.override_transformer_config", *values[strategy.recompute])
     ends = pipeline_ends(model.num_layers, strategy.pp) if model.num_layers % strategy.pp else None

@@ -571,7 +571,7 @@ def mesh_keys(
     key = backend.copy()
     columns = (table.tp, table.pp, table.cp, table.ep, table.etp, *((table.vpp,) if with_vpp else ()))
     for column in columns:
-        # Degrees are below 512; 512**6 * 8 back ends * 60 settings fit in 63 bits.
+        # Degrees are below 512; 512**6 * 6 back ends * 80 settings fit in 63 bits.
         key = np.where(shares, key * 512 + column.astype(np.int64), key)
     has_one = np.array([b.one_setting for b in rules.backends] + [False])[backend]
     key = np.where(has_one, key * (_NUM_SETTINGS + 1) + _setting(table, of_trainers=with_vpp), key)

@@ -7,6 +7,7 @@ without a fact that has no such default raises `RowError`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -284,9 +285,17 @@ def _v03(row: Row) -> tuple[int, int, int] | None:
     return None
 
 
+def _partial_layers(row: Row) -> int:
+    """`20 blocks`: so many layers of each pipeline stage are recomputed; 0 where the row says something else."""
+    found = re.fullmatch(r"(\d+) blocks", row["recompute"])
+    return int(found.group(1)) if found else 0
+
+
 def _recompute(row: Row) -> Recompute:
     """Empty: FSDP recipes set gradient checkpointing; Megatron's own default is none."""
     text = row["recompute"]
+    if _partial_layers(row):
+        return Recompute.PARTIAL
     if text == "none":
         return Recompute.NONE
     if text == "selective":
@@ -352,6 +361,7 @@ def _trainer(row: Row, num_gpus: int, workload: Workload, *, is_colocated: bool)
         micro_batch_tokens=_budget(row, "token_budget_train", "mbs", cp, workload),
         inference_tokens=_budget(row, "token_budget_logprob", "logprob_mbs", cp, workload),
         recompute=_recompute(row),
+        recompute_layers=_partial_layers(row),
         offload=_offload(row, is_colocated=is_colocated),
     )
 
@@ -431,7 +441,7 @@ def _place(row: Row, workload: Workload, *, is_colocated: bool) -> tuple[PlacedS
 
 
 def _swapped(trainer: TrainerStrategy) -> TrainerStrategy:
-    return replace(trainer, offload=Offload.STATE_SWAP, recompute=Recompute.NONE, vpp=1)
+    return replace(trainer, offload=Offload.STATE_SWAP, recompute=Recompute.NONE, recompute_layers=0, vpp=1)
 
 
 # Mode ------------------------------------------------------------------------------------------------------------

@@ -72,7 +72,8 @@ def megatron(num_gpus: int, *, tp: int = 4, pp: int = 2, cp: int = 1, **changes:
 def forward_only(strategy: TrainerStrategy) -> TrainerStrategy:
     """The same layout for a worker that only runs forward passes."""
     sharding = Sharding.ZERO3 if strategy.sharding is Sharding.ZERO3 else Sharding.DDP
-    return replace(strategy, sharding=sharding, recompute=Recompute.NONE, offload=Offload.STATE_SWAP, vpp=1)
+    whole = replace(strategy, recompute=Recompute.NONE, recompute_layers=0)
+    return replace(whole, sharding=sharding, offload=Offload.STATE_SWAP, vpp=1)
 
 
 def engine(num_gpus: int, *, tp: int = 4, **changes: object) -> RolloutStrategy:
