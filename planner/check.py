@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log2
 
+from planner.adapters.findings import Finding, Severity
 from planner.adapters.imported import Imported, Knob
 from planner.domain.execution import ExecutionMode
 from planner.domain.framework import ONE_BACKEND_WORKERS, FrameworkRules
@@ -22,6 +23,7 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.files.catalog import generic_node, load_node
 from planner.files.framework import load_framework
 from planner.pipeline import FixedPlan, engine_overhead_ratio, make_plan, price_fixed
+from planner.search.legality import UNPLANNED
 from planner.search.space import engine_fractions
 
 MIN_GAIN_RATIO = 0.01
@@ -98,12 +100,13 @@ def check(imported: Imported, request: PlanRequest) -> CheckView:
     request = as_run(imported, request)
     best, no_best = _best(imported, request)
     try:
-        workers = placed(imported, request)
+        workers = tuple(_whole(worker) for worker in placed(imported, request))
         priced = price_fixed(request, workers, imported.execution)
     except InvalidInputError as error:
         return replace(unpriced(imported, str(error)), best=best, no_best=no_best)
     plan = priced.plan
     problems = _problems(imported, priced, rules)
+    imported = _with_notes(imported, priced)
     worst = _worst(plan)
     # A peak that the device holds, but not without the margin.
     above = () if _verdict(plan) is Verdict.DOES_NOT_FIT else _texts(priced.misfits, MisfitKind.GPU_MEMORY)
@@ -185,6 +188,14 @@ def placed(imported: Imported, request: PlanRequest) -> tuple[FixedWorker, ...]:
     return tuple(replace(_sized(worker, imported, request), pool=pool.name) for worker in workers)
 
 
+def _whole(worker: FixedWorker) -> FixedWorker:
+    """What is sharded over one rank is whole, whatever the back end calls it."""
+    strategy = worker.strategy
+    if not isinstance(strategy, TrainerStrategy) or strategy.shard_ranks > 1:
+        return worker
+    return replace(worker, strategy=replace(strategy, sharding=Sharding.DDP))
+
+
 def _within_nodes(workers: tuple[FixedWorker, ...], gpus_per_node: int) -> tuple[FixedWorker, ...]:
     """The workers with the largest groups first where a group would otherwise begin within a node and end in another:
     configurations count GPUs by group, the scheduler sees to it that each finds a place."""
@@ -236,7 +247,27 @@ def _problems(imported: Imported, priced: FixedPlan, rules: FrameworkRules) -> t
     """Capacities and rules that the plan breaks, once each."""
     # What the framework does whatever is written is how the configuration was read.
     broken = (item.text for item in _rule_problems(imported, priced.plan, rules) if item.kind not in TOLERATED)
-    return tuple(dict.fromkeys([*_texts(priced.misfits), *broken]))
+    return tuple(dict.fromkeys([*_texts(_serious(priced)), *broken]))
+
+
+def _serious(priced: FixedPlan) -> tuple[Misfit, ...]:
+    """Misfits without what frameworks run although no plan has it."""
+    return tuple(item for item in priced.misfits if _rule(item) not in UNPLANNED)
+
+
+def _rule(misfit: Misfit) -> str:
+    """The cost model's rule that a misfit is about: its text names the worker first."""
+    return misfit.text.partition(": ")[2] if misfit.kind is MisfitKind.RULE else ""
+
+
+def _with_notes(imported: Imported, priced: FixedPlan) -> Imported:
+    """The configuration with a note for everything that no plan has and the framework runs."""
+    notes = tuple(
+        Finding(place=item.text.partition(": ")[0], severity=Severity.NOTE, message=f"{rule}: {UNPLANNED[rule]}")
+        for item in priced.misfits
+        if (rule := _rule(item)) in UNPLANNED
+    )
+    return replace(imported, findings=(*imported.findings, *notes))
 
 
 def _texts(misfits: Sequence[Misfit], kind: MisfitKind | None = None) -> tuple[str, ...]:
@@ -250,11 +281,44 @@ def _rule_problems(imported: Imported, plan: Plan, rules: FrameworkRules) -> tup
         return ()
     # The configuration is one of the framework's own, so that it can run with this lag; rules limit what plans ask for.
     lag = min(execution.staleness, rules.max_staleness_of(execution.mode))
-    found = framework_problems(rules, replace(plan, execution=replace(execution, staleness=lag)))
+    found = framework_problems(
+        _for_scripts(rules, imported), replace(plan, execution=replace(execution, staleness=lag))
+    )
+    passed = _not_for_scripts(imported, rules)
+    return tuple(item for item in found if item.kind not in passed)
+
+
+def _for_scripts(rules: FrameworkRules, imported: Imported) -> FrameworkRules:
+    """The rules with what only a configuration can say: layers of each pipeline rank, and shards of a single rank."""
+    whole = frozenset({Sharding.DDP})
+    is_alone = any(
+        isinstance(item.strategy, TrainerStrategy) and item.strategy.shard_ranks == 1 for item in imported.workers
+    )
+    more = whole if is_alone else frozenset[Sharding]()
+    backends = tuple(
+        replace(
+            item,
+            allows_any_pp=imported.layers_are_given,
+            shardings=item.shardings | more,
+            inference_shardings=item.inference_shardings | more,
+        )
+        for item in rules.backends
+    )
+    return replace(rules, backends=backends)
+
+
+def _not_for_scripts(imported: Imported, rules: FrameworkRules) -> frozenset[ProblemKind]:
+    """Rules on what plans are made for, which say nothing against a configuration of the framework's own."""
+    passed = {ProblemKind.SCOPE}
+    if rules.own_degrees_in_scripts:
+        passed.add(ProblemKind.MESH)
+    if imported.node_parts:
+        # Parts of nodes are sized in the configuration, and each is a whole group to the framework.
+        passed.add(ProblemKind.NODES)
     if imported.recomputes_old_logprob is False:
         # The configuration takes the engine's log-probs, which changes the ratio of the loss: plans never do.
-        found = tuple(item for item in found if item.kind is not ProblemKind.OLD_LOGPROB)
-    return found
+        passed.add(ProblemKind.OLD_LOGPROB)
+    return frozenset(passed)
 
 
 def _ratio(plan: Plan, placement: Placement) -> float:
@@ -336,7 +400,7 @@ def _priced(
     priced = price_fixed(request, after, imported.execution)
     plan = priced.plan
     allowed = set(_rule_problems(imported, plan_before, rules))
-    is_legal = all(item.kind is not MisfitKind.RULE for item in priced.misfits)
+    is_legal = all(item.kind is not MisfitKind.RULE for item in _serious(priced))
     if not is_legal or not allowed.issuperset(_rule_problems(imported, plan, rules)):
         return None
     new = next(item.strategy for item in after if item.worker is worker.worker)
@@ -348,7 +412,7 @@ def _priced(
         after=shown_value(new, field),
         size=size,
         plan=plan,
-        fits=_fits(plan, _texts(priced.misfits)),
+        fits=_fits(plan, _texts(_serious(priced))),
     )
 
 

@@ -67,6 +67,8 @@ def read(source: Source) -> Imported:
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
         engine_static_ratio=values.engine_static_ratio,
+        # areal/engine/megatron_utils/pipeline_parallel.py spreads layers by their parameters.
+        layers_are_given=True,
         recomputes_old_logprob=values.flag("actor.recompute_logprob"),
         settings=tuple(values.settings),
         findings=by_severity((*source.findings, *found, *settled(values))),

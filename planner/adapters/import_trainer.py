@@ -25,6 +25,11 @@ USUAL_NODE = 8
 USUAL_GPU_BYTES = 80e9
 """For fractions of GPU memory that a framework counts otherwise than a plan, before the GPU is known."""
 _MODEL_KEYS = ("path", "model_name", "hf-checkpoint")
+_LAYER_KEYS = (
+    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage", "pipeline_model_parallel_layout",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+)  # fmt: skip
+"""Megatron-LM's settings for layers of pipeline ranks (megatron/core/transformer/transformer_config.py)."""
 TINY_KL = 1e-9
 """A coefficient of 0 where the reference is loaded and run all the same."""
 
@@ -68,6 +73,33 @@ def fixed(places: Iterable[Place]) -> tuple[FixedWorker, ...]:
         for item in places
         if item.strategy is not None
     )
+
+
+def holds_longest(budget: int, max_tokens: int) -> int:
+    """Tokens of the largest micro-batch where a longer sequence makes one of its own: what memory must hold."""
+    return max(budget, max_tokens)
+
+
+def layers_are_given(values: Values, section: str) -> bool:
+    """Whether Megatron's settings in a section of the configuration spread layers over the pipeline by hand."""
+    found = [values.config.get(f"{section}.{name}") for name in _LAYER_KEYS]
+    return any(value is not None and value is not False for value in found)
+
+
+def check_pipeline(values: Values, key: str, section: str, model: str | None) -> None:
+    """Megatron-LM's megatron/core/transformer/transformer_block.py get_num_layers_to_build: layers divide over the
+    pipeline that `key` sets, unless the `section` spreads them by hand."""
+    from planner.files.catalog import load_model
+
+    pp = values.whole(key, 1, minimum=1)
+    if model is None or layers_are_given(values, section):
+        return
+    layers = load_model(model).num_layers
+    if layers % pp:
+        values.find(
+            key, Severity.ERROR, f"{layers} layers do not divide over {pp} pipeline ranks",
+            f"another degree, or {section}.num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage",
+        )  # fmt: skip
 
 
 def is_moe(model: str | None) -> bool:

@@ -81,6 +81,9 @@ class Imported:
     engine_static_ratio: float | None = None
     """Share of GPU memory for weights and KV cache of the rollout engines, where the configuration counts it so: the
     engine fraction of `workers` is then that of a GPU of 80 GB."""
+    layers_are_given: bool = False
+    """Whether the configuration, or the framework, says how many layers each pipeline rank has: no rule on even
+    pipelines is applied then."""
     unresolved: tuple[str, ...] = ()
     """Names to give with `--set NAME=VALUE`: variables of the script, or keys."""
 

@@ -9,7 +9,7 @@ from planner.adapters.findings import Finding, Severity
 from planner.adapters.hydra import Config, Operation, Override, parse_override, parse_value
 from planner.adapters.import_flags import stray_findings
 from planner.adapters.import_source import Source
-from planner.adapters.import_trainer import by_severity, settled
+from planner.adapters.import_trainer import by_severity, layers_are_given, settled
 from planner.adapters.import_values import Values
 from planner.adapters.imported import Imported
 from planner.adapters.nemo_rl_import_files import (
@@ -98,6 +98,7 @@ def read(source: Source) -> Imported:
         engine_static_ratio=values.engine_static_ratio,
         # nemo_rl/algorithms/grpo.py: ratios of 1 need none; PPO has them always.
         recomputes_old_logprob=section == "ppo" or not values.flag("loss_fn.force_on_policy_ratio"),
+        layers_are_given=layers_are_given(values, "policy.megatron_cfg"),
         settings=tuple(values.settings),
         findings=by_severity(
             (*source.findings, *found, *strays, *unread_keys(values.config, tables), *settled(values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.adapters.findings import Severity
+from planner.adapters.import_trainer import check_pipeline
 from planner.adapters.import_values import Values
 from planner.adapters.nemo_rl_import_plan import ReadPlan
 from planner.adapters.nemo_rl_import_workers import GENERATION, is_megatron
@@ -15,6 +16,9 @@ def check_rules(values: Values, plan: ReadPlan, section: str, environment: Mappi
     for path in ("policy", "value") if section == "ppo" else ("policy",):
         _backend(values, path)
         _batching(values, path, environment)
+    if is_megatron(values, "policy"):
+        megatron = "policy.megatron_cfg"
+        check_pipeline(values, f"{megatron}.pipeline_model_parallel_size", megatron, plan.spec.model)
     _generation(values, plan)
     _asynchrony(values, plan, section)
     _reference(values, section)

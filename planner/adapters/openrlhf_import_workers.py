@@ -17,6 +17,7 @@ from planner.adapters.import_trainer import (
     engine_words,
     fixed,
     forward_only,
+    holds_longest,
     node_shape,
     trainer_words,
 )
@@ -166,7 +167,10 @@ def _tokens(values: Values, degrees: Degrees, max_tokens: int) -> Tokens:
         ranks = degrees.tp * degrees.cp
         train = values.whole("train.max_tokens_per_gpu", 16192, minimum=1)
         inference = values.optional_whole("rollout.max_tokens_per_gpu", minimum=1) or train
-        return Tokens(train=train * ranks, inference=inference * ranks)
+        # openrlhf/utils/seqlen_balancing.py get_minimum_num_micro_batch_size: first fit.
+        return Tokens(
+            train=holds_longest(train * ranks, max_tokens), inference=holds_longest(inference * ranks, max_tokens)
+        )
     train = values.whole("train.micro_batch_size", 1, minimum=1)
     inference = values.whole("rollout.micro_batch_size", 1, minimum=1)
     values.say(

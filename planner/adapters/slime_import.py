@@ -62,6 +62,7 @@ def read(source: Source) -> Imported:
         recomputes_old_logprob=True,
         settings=tuple(values.settings),
         findings=by_severity((*source.findings, *found, *strays, *settled(values))),
+        layers_are_given=True,
         knobs=knobs(plan.workers, is_dynamic=values.flag("use-dynamic-batch-size")),
         unresolved=values.unresolved,
     )

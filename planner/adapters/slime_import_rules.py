@@ -6,16 +6,32 @@ from collections.abc import Mapping
 
 from planner.adapters.findings import Severity
 from planner.adapters.import_values import Values
-from planner.adapters.slime_import_plan import ReadPlan
+from planner.adapters.slime_import_plan import MODEL, ReadPlan
+from planner.files.catalog import load_model
+from planner.files.framework import load_framework
 
 
 def check_rules(values: Values, plan: ReadPlan, environment: Mapping[str, str], program: str) -> None:
     """Notes every broken rule."""
+    _model(values, plan)
     _algorithm(values)
     _sync(values, program)
     _batches(values, plan)
     _layout(values, plan)
     _tokens(values, plan)
+
+
+def _model(values: Values, plan: ReadPlan) -> None:
+    """slime/backends/megatron_utils/megatron_to_hf/__init__.py: the weight sync renames weights by the model's name."""
+    if plan.spec.model is None or values.config.get("model-name") is not None:
+        return
+    architecture = load_model(plan.spec.model).architecture
+    if architecture not in load_framework("slime").model_architectures:
+        values.find(
+            MODEL, Severity.WARNING,
+            f"slime itself converts no {architecture}: without code of your own the first weight sync fails",
+            "a converter for it, or --model-name of a family with the same weights",
+        )  # fmt: skip
 
 
 def _algorithm(values: Values) -> None:

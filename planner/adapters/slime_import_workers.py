@@ -18,6 +18,7 @@ from planner.adapters.import_trainer import (
     engine_words,
     fixed,
     forward_only,
+    holds_longest,
     is_moe,
     sglang_fraction,
     trainer_words,
@@ -130,7 +131,9 @@ def _tokens(values: Values, degrees: Degrees, max_tokens: int) -> Tokens:
         )  # fmt: skip
         return Tokens(train=max_tokens, inference=max_tokens)
     inference = values.optional_whole("log-probs-max-tokens-per-gpu", minimum=1) or train
-    return Tokens(train=train * degrees.cp, inference=inference * degrees.cp)
+    return Tokens(
+        train=holds_longest(train * degrees.cp, max_tokens), inference=holds_longest(inference * degrees.cp, max_tokens)
+    )
 
 
 def _trainer(

@@ -8,6 +8,7 @@ from pathlib import Path
 from planner.adapters.findings import Finding, Severity
 from planner.adapters.hydra import Config, Operation, Override, Value, leaves, parse_override, parse_value
 from planner.adapters.import_source import Source
+from planner.adapters.import_trainer import layers_are_given
 from planner.adapters.import_values import Values
 from planner.adapters.imported import Imported
 from planner.adapters.shell_script import Launch, Script, is_known, shown, unknowns
@@ -83,6 +84,7 @@ def read(source: Source) -> Imported:
         workers=plan.workers if not values.unresolved else (),
         execution=plan.execution,
         recomputes_old_logprob=not values.flag("algorithm.rollout_correction.bypass_mode"),
+        layers_are_given=layers_are_given(values, "actor_rollout_ref.actor.megatron.override_transformer_config"),
         settings=tuple(values.settings),
         findings=_sorted(findings),
         knobs=knobs(

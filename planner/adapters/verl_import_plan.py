@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from planner.adapters.findings import Severity
 from planner.adapters.import_model import read_model
 from planner.adapters.import_values import Values
-from planner.adapters.imported import POOL
 from planner.adapters.verl_import_execution import read_execution
 from planner.adapters.verl_import_workers import ACTOR, CRITIC, REF, ROLLOUT, Pools, Sizes, read_workers
+from planner.domain.algorithm import find_algorithm
 from planner.domain.execution import Execution
 from planner.domain.request import FixedWorker
 from planner.files.spec import WorkloadSpec
@@ -153,8 +153,23 @@ def _algorithm(values: Values) -> str:
         name = "gspo"
     elif name == "grpo" and not values.flag("algorithm.norm_adv_by_std_in_grpo", default=True):
         name = "dr-grpo"
+    name = _without_groups(values, name)
     values.say("algorithm", f"{name} ({estimator}, loss {loss})", values.origin("algorithm.adv_estimator"))
     return name
+
+
+def _without_groups(values: Values, name: str) -> str:
+    """verl/trainer/ppo/core_algos.py compute_grpo_outcome_advantage: with one response its score is the advantage."""
+    algorithm, size = find_algorithm(name), values.whole(f"{ROLLOUT}.n", 1, minimum=1)
+    if algorithm is None or size >= algorithm.min_group_size:
+        return name
+    is_meant = values.flag("distillation.enabled")
+    values.find(
+        f"{ROLLOUT}.n", Severity.NOTE if is_meant else Severity.WARNING,
+        f"{size} response per prompt leaves {algorithm.title} nothing to compare: priced as REINFORCE++",
+        "" if is_meant else f"{ROLLOUT}.n={algorithm.default_group_size}",
+    )  # fmt: skip
+    return "reinforce++"
 
 
 def _has_critic(values: Values) -> bool:
@@ -226,7 +241,6 @@ def _pools(values: Values, entry: str, mode: str, *, has_reward_model: bool) -> 
     num_gpus = nodes * per_node + engine_nodes * engine_per_node + reward_gpus
     size = per_node + engine_per_node if shares_nodes else max(per_node, engine_per_node)
     return Pools(
-        pool=POOL,
         trainer_gpus=nodes * per_node,
         engine_gpus=engine_nodes * engine_per_node,
         reward_gpus=reward_gpus,

@@ -6,12 +6,12 @@ Sources are the files named at each rule, in verl 0.9.1.
 from __future__ import annotations
 
 from planner.adapters.findings import Severity
+from planner.adapters.import_trainer import check_pipeline
 from planner.adapters.import_values import Values
 from planner.adapters.verl_import_execution import Overlap, check_execution
 from planner.adapters.verl_import_keys import Tables, is_below
 from planner.adapters.verl_import_plan import ReadPlan
 from planner.adapters.verl_import_workers import ACTOR, CRITIC, REF, ROLLOUT
-from planner.domain.algorithm import find_algorithm
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import TrainerStrategy
 
@@ -24,6 +24,11 @@ def check_rules(values: Values, plan: ReadPlan, entry: str, *, version: str, tab
     check_execution(values, _overlap(plan, entry))
     _dead_sections(values, plan)
     _packing(values, plan)
+    if plan.is_megatron:
+        section = f"{ACTOR}.megatron"
+        check_pipeline(
+            values, f"{section}.pipeline_model_parallel_size", f"{section}.override_transformer_config", plan.spec.model
+        )
 
 
 def _overlap(plan: ReadPlan, entry: str) -> Overlap:
@@ -35,13 +40,6 @@ def _overlap(plan: ReadPlan, entry: str) -> Overlap:
 
 def _batches(values: Values, plan: ReadPlan, entry: str) -> None:
     sizes = plan.sizes
-    algorithm = find_algorithm(plan.spec.algorithm or "")
-    if algorithm is not None and sizes.group_size < algorithm.min_group_size:
-        values.find(
-            f"{ROLLOUT}.n", Severity.ERROR,
-            f"{sizes.group_size} response per prompt: {algorithm.title} compares responses of one prompt",
-            f"{ROLLOUT}.n={algorithm.default_group_size}",
-        )  # fmt: skip
     if entry != "fully_async" and sizes.num_prompts < sizes.mini_batch_prompts:
         # workers/config/actor.py validate()
         values.find(

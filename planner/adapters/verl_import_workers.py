@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from planner.adapters.findings import Severity
 from planner.adapters.import_recompute import Recomputation, full_recomputation
+from planner.adapters.import_trainer import Place, fixed
 from planner.adapters.import_values import Values
 from planner.domain.request import FixedWorker
 from planner.domain.stages import WorkerName
@@ -31,7 +32,6 @@ REWARD_ROLLOUT = "reward.reward_model.rollout"
 class Pools:
     """GPUs by use; the trainer comes first, then engines apart from it, then a reward model of its own."""
 
-    pool: str
     trainer_gpus: int
     engine_gpus: int
     """0: engines share the trainer's."""
@@ -107,10 +107,9 @@ def read_workers(
         gpus = pools.reward_gpus or pools.trainer_gpus
         start = pools.trainer_gpus + pools.engine_gpus if pools.reward_gpus else 0
         placed.append((WorkerName.REWARD_MODEL, start, gpus, reader.reward_model(gpus, _is_moe(reward_model))))
-    return tuple(
-        FixedWorker(worker=name, pool=pools.pool, first_gpu=start, num_gpus=num_gpus, strategy=strategy)
+    return fixed(
+        Place(worker=name, first_gpu=start, num_gpus=num_gpus, strategy=strategy)
         for name, start, num_gpus, strategy in placed
-        if strategy is not None
     )
 
 

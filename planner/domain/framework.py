@@ -108,6 +108,8 @@ class TrainerBackend:
     """Architectures whose experts the back end can spread; empty: all."""
     ep_excludes_critic: bool = False
     ep_excludes_lora: bool = False
+    allows_any_pp: bool = False
+    """Layers need not divide over the pipeline in any pattern: for configurations that say what each rank holds."""
     counts_sequences: frozenset[WorkerName] = frozenset()
     """Workers whose micro-batches are a number of longest sequences, so that budgets are not rounded."""
 
@@ -204,6 +206,8 @@ class FrameworkRules:
     """Asynchronous batches run without a reward model on GPUs."""
     batches_exclude_dynamic_sampling: bool = False
     """Asynchronous batches do not replace discarded groups."""
+    own_degrees_in_scripts: bool = False
+    """A configuration can give a critic on the actor's GPUs a layout of its own, which no plan does."""
 
     @property
     def all_engine_idles(self) -> frozenset[EngineIdle]:
@@ -292,7 +296,7 @@ def _cpu_optimizer(backend: TrainerBackend, table: TrainerTable, trains: bool, _
 
 
 def _even_pipeline(backend: TrainerBackend, table: TrainerTable, _: bool, model: Model | None) -> BoolArray:
-    if model is None:
+    if model is None or backend.allows_any_pp:
         return _constant(table, True)
     degrees = np.unique(table.pp).astype(int).tolist()
     fits = {pp: _splits(model.num_layers, pp, uneven=backend.allows_uneven_pp) for pp in degrees}

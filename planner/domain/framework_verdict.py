@@ -29,6 +29,7 @@ from planner.domain.framework_workload import (
     for_workload,
     position_problem,
     runs_old_logprob,
+    scope_lacks,
     streaming_problem,
     workload_lacks,
 )
@@ -78,6 +79,8 @@ class ProblemKind(StrEnum):
 
     WORKLOAD = "workload"
     """No plan would remove it."""
+    SCOPE = "scope"
+    """Algorithms and architectures that plans are not made for: no verdict on a launch script that has them."""
     OLD_LOGPROB = "old log-prob"
     """The framework computes old log-probs that the plan leaves out."""
     EXECUTION = "execution"
@@ -85,6 +88,8 @@ class ProblemKind(StrEnum):
     STRATEGY = "strategy"
     MESH = "mesh"
     PLACEMENT = "placement"
+    NODES = "nodes"
+    """Parts of several nodes."""
     BATCH = "batch"
     OFFLOAD = "offload"
     """States leave the GPUs, or stay there, whatever the plan says."""
@@ -116,9 +121,11 @@ def framework_problems(rules: FrameworkRules, plan: Plan) -> tuple[FrameworkProb
     """Everything in which the framework would run the plan in another way, or not at all; each once."""
     workers = placed_workers(plan)
     strict = for_workload(rules, plan.workload, tolerant=True)
-    lacks = tuple(f"it {lack}" for lack in workload_lacks(rules, plan.workload))
+    scope = scope_lacks(rules, plan.workload)
+    lacks = tuple(lack for lack in workload_lacks(rules, plan.workload) if lack not in scope)
     found: tuple[tuple[ProblemKind, Sequence[str]], ...] = (
-        (ProblemKind.WORKLOAD, lacks),
+        (ProblemKind.WORKLOAD, tuple(f"it {lack}" for lack in lacks)),
+        (ProblemKind.SCOPE, tuple(f"it {lack}" for lack in scope)),
         (ProblemKind.OLD_LOGPROB, _old_logprob_problems(rules, plan.workload)),
         (ProblemKind.EXECUTION, _execution_problems(rules, plan.execution, plan.workload)),
         (ProblemKind.EXECUTION, _order_problems(rules, plan)),
@@ -126,6 +133,7 @@ def framework_problems(rules: FrameworkRules, plan: Plan) -> tuple[FrameworkProb
         (ProblemKind.STRATEGY, _strategy_problems(narrowed(strict, plan.execution.sharded_syncs), plan, workers)),
         (ProblemKind.MESH, _mesh_problems(strict, plan.workload, workers)),
         (ProblemKind.PLACEMENT, _placement_problems(rules, plan, workers)),
+        (ProblemKind.NODES, _whole_node_problems(rules, plan, workers)),
         (ProblemKind.BATCH, _batch_problems(plan.workload, workers)),
         (ProblemKind.STRATEGY, _offload_problems(strict, plan, workers)),
         (ProblemKind.OFFLOAD, _offload_problems(_gentle(rules, plan.workload), plan, workers)),
@@ -287,14 +295,18 @@ def _placement_problems(rules: FrameworkRules, plan: Plan, workers: tuple[Placed
     if rules.shared_workers_use_whole_group:
         problems += _partial_use_problems(workers)
     problems += _node_share_problems(rules, plan, workers)
-    if rules.whole_nodes_only:
-        for group in {worker.group.id: worker.group for worker in workers}.values():
-            gpus_per_node = plan.cluster.pool(group.pool).node.gpus_per_node
-            if group.num_nodes > 1 and group.num_gpus != group.num_nodes * gpus_per_node:
-                problems.append(
-                    f"it takes whole nodes, the plan has {group.num_gpus} GPUs on {group.num_nodes} nodes "
-                    f"of {gpus_per_node}"
-                )
+    return problems
+
+
+def _whole_node_problems(rules: FrameworkRules, plan: Plan, workers: tuple[PlacedWorker, ...]) -> list[str]:
+    problems: list[str] = []
+    for group in {worker.group.id: worker.group for worker in workers}.values() if rules.whole_nodes_only else ():
+        gpus_per_node = plan.cluster.pool(group.pool).node.gpus_per_node
+        if group.num_nodes > 1 and group.num_gpus != group.num_nodes * gpus_per_node:
+            problems.append(
+                f"it takes whole nodes, the plan has {group.num_gpus} GPUs on {group.num_nodes} nodes "
+                f"of {gpus_per_node}"
+            )
     return problems
 
 

@@ -112,17 +112,31 @@ def position_problem(workload: Workload) -> str | None:
 def workload_lacks(rules: FrameworkRules, workload: Workload) -> tuple[str, ...]:
     """What the framework lacks for the workload, whatever the plan; each completes "it ..."."""
     return (
+        *scope_lacks(rules, workload),
         *_algorithm_lacks(rules, workload),
         *_precision_lacks(rules, workload),
         *_adapter_lacks(rules, workload),
-        *_model_lacks(rules, workload),
+        *_critic_lacks(rules, workload),
     )
+
+
+def scope_lacks(rules: FrameworkRules, workload: Workload) -> tuple[str, ...]:
+    """Algorithms and architectures that no plan for the framework has; part of `workload_lacks`.
+
+    It says nothing against a launch script: the framework may have more than plans use, or a user's own code serve it.
+    """
+    problems: list[str] = []
+    if workload.algorithm.name not in rules.algorithms:
+        problems.append(f"has no {workload.algorithm.title}")
+    known = rules.model_architectures
+    if known and workload.actor.architecture not in known:
+        names = ", ".join(sorted(known))
+        problems.append(f"has no converter for the architecture {workload.actor.architecture} (it has {names})")
+    return tuple(problems)
 
 
 def _algorithm_lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
     problems: list[str] = []
-    if workload.algorithm.name not in rules.algorithms:
-        problems.append(f"has no {workload.algorithm.title}")
     reward = workload.reward
     if reward.model is not None and WorkerName.REWARD_MODEL not in rules.workers:
         problems.append(f"runs no {WorkerName.REWARD_MODEL.value} on GPUs")
@@ -169,12 +183,7 @@ def _adapter_lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
     return problems
 
 
-def _model_lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
-    problems: list[str] = []
-    known = rules.model_architectures
-    if known and workload.actor.architecture not in known:
-        names = ", ".join(sorted(known))
-        problems.append(f"has no converter for the architecture {workload.actor.architecture} (it has {names})")
+def _critic_lacks(rules: FrameworkRules, workload: Workload) -> list[str]:
     if rules.critic_is_actor_model and workload.critic not in (None, workload.actor):
-        problems.append("takes the actor's model for the critic, the plan another one (leave out --critic)")
-    return problems
+        return ["takes the actor's model for the critic, the plan another one (leave out --critic)"]
+    return []

@@ -37,6 +37,15 @@ FP8_BLOCK = 128
 """Edge of the weight blocks of block-scaled FP8."""
 
 
+RECURRENT_CP = "context parallelism over recurrent layers"
+IDLE_GROUPS = "more attention groups than sequences"
+UNPLANNED = {
+    RECURRENT_CP: "frameworks gather the sequence for these layers, here it is priced as if they split it",
+    IDLE_GROUPS: "some of them have nothing to do",
+}
+"""What frameworks run and no plan has, and how a configuration that has it is priced."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerFacts:
     """What trainer rules compare strategies with."""
@@ -188,7 +197,7 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
     ),
     TrainerRule(reason="Ulysses does not split the heads", allows=_ulysses_heads),
     TrainerRule(
-        reason="context parallelism over recurrent layers",
+        reason=RECURRENT_CP,
         allows=lambda t, f: np.asarray((t.cp == 1) | (not _needs_whole_sequence(f.model))),
     ),
     TrainerRule(
@@ -283,7 +292,7 @@ ROLLOUT_RULES: tuple[RolloutRule, ...] = (
         ),
     ),
     RolloutRule(
-        reason="more attention groups than sequences",
+        reason=IDLE_GROUPS,
         allows=lambda t, f: np.asarray((t.attention_dp == 1) | (t.num_groups <= f.num_sequences)),
     ),
     RolloutRule(
