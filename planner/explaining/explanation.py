@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
 
 from planner.domain.overheads import Overheads
 from planner.domain.plan import Plan
 from planner.explaining.bottleneck import Bottleneck, bottleneck
-from planner.explaining.case import open_case
+from planner.explaining.case import Case, open_case
 from planner.explaining.decisions import Decision, decide
 from planner.explaining.relaxations import Relaxation, relax
 from planner.explaining.score import Score
 from planner.explaining.sensitivity import Sensitivity, sensitivity
 from planner.explaining.watch import Watch
+from planner.search.parallel import in_shares
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +52,33 @@ def explain_plan(plan: Plan, overheads: Overheads, watch: Watch | None = None) -
     InfeasibleError where this version of the cost model finds no plan for the request at all.
     """
     case = open_case(plan, overheads, watch)
-    found = Explanation(
+    sensitive, decided, relaxed = _answers(case)
+    return Explanation(
         plan=plan,
         base=case.base,
         optimum=case.optimum,
         is_found_again=case.is_found_again,
         problems=case.problems,
         bottleneck=bottleneck(case),
-        decisions=decide(case),
-        relaxations=relax(case),
-        sensitivity=sensitivity(case),
+        decisions=decided.answer,
+        relaxations=relaxed.answer,
+        sensitivity=sensitive.answer,
+        not_reached=tuple(dict.fromkeys((*decided.not_reached, *relaxed.not_reached, *sensitive.not_reached))),
     )
-    return replace(found, not_reached=case.watch.not_reached)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[T]):
+    answer: T
+    not_reached: tuple[str, ...]
+
+
+def _answers(case: Case) -> tuple[_Answer[Sensitivity], _Answer[tuple[Decision, ...]], _Answer[tuple[Relaxation, ...]]]:
+    """The three kinds of questions, at the same time where there are several cores: none needs another's answers."""
+
+    def asked(kinds: Sequence[Callable[[Case], object]]) -> list[_Answer[object]]:
+        return [_Answer(kind(case), case.watch.not_reached) for kind in kinds]
+
+    kinds: tuple[Callable[[Case], object], ...] = (sensitivity, decide, relax)
+    found = [answer for share in in_shares(asked, kinds, least_items=1) for answer in share]
+    return cast("tuple[_Answer[Sensitivity], _Answer[tuple[Decision, ...]], _Answer[tuple[Relaxation, ...]]]", found)

@@ -25,6 +25,7 @@ from planner.domain.stages import StageKind, Worker, WorkerName
 from planner.domain.strategy import BoolArray, StrategyTable
 from planner.domain.workload import Workload
 from planner.executions import permitted_executions
+from planner.explaining.fewest import fewest_gpus, least_rollout_s
 from planner.explaining.prices import PriceBook, held, is_complete, pruned
 from planner.explaining.requests import as_run_by, exact, rules_of
 from planner.explaining.score import Score, billed_rate, solution_score
@@ -235,15 +236,28 @@ class Desk:
     def part(self, execution: Execution, guess: Score | None) -> SearchPart | None:
         """The search problem of one execution; None where some worker has no option that is good enough."""
         inputs = self.inputs(execution)
-        items = [self.item(worker, pool, inputs) for worker in inputs.graph.workers for pool in self.cluster.pools]
-        kept = self.pruned(items, inputs, guess)
+        kept = self.pruned(self._items(inputs, guess), inputs, guess)
         if not is_complete(kept, inputs):
             return None
         problem = make_problem(kept, inputs, self.cluster, self.setting.limits)
         return SearchPart(inputs=inputs, priced=tuple(kept), problem=problem)
 
-    def item(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
-        options = self.options(worker, pool, inputs)
+    def _items(self, inputs: PricingInputs, guess: Score | None) -> list[PricedWorker]:
+        """All workers on all pools. Trainers that must be too slow are not priced, unless that will be asked again."""
+        cutoff_s, pools = self.cutoff_s(guess), self.cluster.pools
+        workers = [worker for worker in inputs.graph.workers if worker.kind is not StageKind.TRAINING]
+        found = {(w.name, pool.name): self.item(w, pool, inputs) for w in workers for pool in pools}
+        is_cut = np.isfinite(cutoff_s) and len(pools) == 1 and not self.market.is_home(self.setting)
+        rollout_s = least_rollout_s([item.options for item in found.values()])
+        for worker in inputs.graph.workers:
+            for pool in pools if worker.kind is StageKind.TRAINING else ():
+                fewest = fewest_gpus(worker, pool, inputs, rollout_s, cutoff_s) if is_cut else 0
+                found[worker.name, pool.name] = self.item(worker, pool, inputs, fewest)
+        return [found[worker.name, pool.name] for worker in inputs.graph.workers for pool in pools]
+
+    def item(self, worker: Worker, pool: Pool, inputs: PricingInputs, fewest: int = 0) -> PricedWorker:
+        """A worker on a pool, unpruned, on at least `fewest` GPUs."""
+        options = self.options(worker, pool, inputs, fewest)
         return held(worker, pool, self.market.prices.candidates(worker, pool, inputs), options)
 
     def allowed(self, item: PricedWorker, name: WorkerName) -> PricedWorker:
@@ -256,13 +270,11 @@ class Desk:
         rows = self.forbidden.allowed(item.candidates, item.pool)[item.options.row]
         return replace(item, options=take(item.options, rows))
 
-    def options(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> OptionTable:
+    def options(self, worker: Worker, pool: Pool, inputs: PricingInputs, fewest: int = 0) -> OptionTable:
         """Unpruned options that fit alone."""
         is_engine = worker.kind is StageKind.GENERATION
         known = None if is_engine or not self.keeps_memory else self.market.prices.fitting(worker, pool, inputs)
-        table = self.market.prices.of(worker, pool, inputs, known)
-        if known is not None and len(table) == len(known):
-            return table
+        table = self.market.prices.of(worker, pool, inputs, known, fewest)
         return self.market.prices.within(table, search_pool(pool, inputs))
 
     def remember(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> None:

@@ -11,7 +11,7 @@ from planner.cost.jobs import engine_job, trainer_job
 from planner.domain.execution import ExecutionMode
 from planner.domain.hardware import Pool
 from planner.domain.stages import ROLLOUT_ENGINES, StageKind, Worker, WorkerName
-from planner.domain.strategy import BoolArray, StrategyTable
+from planner.domain.strategy import BoolArray, IntArray, StrategyTable
 from planner.explaining.shelf import Same, Shelf
 from planner.explaining.shortlist import costless
 from planner.search import mesh
@@ -28,7 +28,10 @@ from planner.search.pricing import (
     site_of,
 )
 from planner.search.problem import SLACK_BYTES, OptionTable, SearchPool
-from planner.search.timing import moments_of
+from planner.search.timing import Part, moments_of
+
+_ALL = (False, 0)
+"""All candidates, on any number of GPUs."""
 
 
 @dataclass(slots=True)
@@ -37,6 +40,8 @@ class PriceBook:
 
     _candidates: dict[tuple[object, ...], StrategyTable] = field(default_factory=dict)
     _prices: Shelf = field(default_factory=Shelf)
+    _moments: dict[object, tuple[Part, ...]] = field(default_factory=dict)
+    """Moments with which candidates were priced first."""
     _within: Shelf = field(default_factory=Shelf)
     _fitting: dict[tuple[object, ...], OptionTable] = field(default_factory=dict)
     """What fits in the plan's own setting, by candidates."""
@@ -55,18 +60,28 @@ class PriceBook:
     def remember(self, worker: Worker, pool: Pool, inputs: PricingInputs, options: OptionTable) -> None:
         self._fitting[_candidate_key(worker, pool, inputs)] = options
 
-    def of(self, worker: Worker, pool: Pool, inputs: PricingInputs, rows: OptionTable | None) -> OptionTable:
+    def of(
+        self, worker: Worker, pool: Pool, inputs: PricingInputs, rows: OptionTable | None, fewest: int = 0
+    ) -> OptionTable:
         """Unpruned options whatever memory there is; `row` indexes the candidates. `rows` restricts them to the
-        candidates of other options."""
-        price = _price_key(worker, pool, inputs)
-        known = self._prices.get((price, True))
-        if known is None and rows is not None:
-            known = self._prices.get((price, False))
-        if known is None:
-            table = self.candidates(worker, pool, inputs)
-            known = priced(worker, pool, inputs, table, None if rows is None else rows.row)
-            self._prices.put((price, rows is None), known)
-        return known
+        candidates of other options, `fewest` to those on as many GPUs; a table of all counts as well."""
+        price, moments = _price_key(worker, pool, inputs), moments_of(inputs.execution, worker)
+        for extent in (_ALL, (rows is not None, fewest)):
+            known = self._prices.get((price, moments, extent))
+            if known is not None:
+                return known
+            richer = self._prices.get((price, self._moments.get((price, extent)), extent))
+            if not moments and richer is not None:
+                # What an execution without fusion needs is part of what one with it does.
+                plain = replace(richer, moments=(), moment_s=np.zeros((0, len(richer))))
+                self._prices.put((price, moments, extent), plain)
+                return plain
+        table = self.candidates(worker, pool, inputs)
+        chosen = np.arange(len(table)) if rows is None else rows.row
+        found = priced(worker, pool, inputs, table, chosen[table.num_gpus[chosen] >= fewest])
+        self._prices.put((price, moments, extent), found)
+        self._moments[price, extent] = moments
+        return found
 
     def second_engine(self, item: PricedWorker, worker: Worker) -> PricedWorker:
         """A group of engines as the second one; the same tables for the same question."""
@@ -128,11 +143,8 @@ def is_complete(items: Sequence[PricedWorker], inputs: PricingInputs) -> bool:
     return all(worker.name in able for worker in inputs.graph.workers)
 
 
-def priced(
-    worker: Worker, pool: Pool, inputs: PricingInputs, table: StrategyTable, rows: np.ndarray | None
-) -> OptionTable:
-    """The candidates of some rows (None: all) that can run, whatever memory there is; nothing is pruned."""
-    chosen = np.arange(len(table)) if rows is None else rows
+def priced(worker: Worker, pool: Pool, inputs: PricingInputs, table: StrategyTable, chosen: IntArray) -> OptionTable:
+    """The candidates of some rows that can run, whatever memory there is; nothing is pruned."""
     space = replace(search_pool(pool, inputs), usable_bytes=np.inf, host_ram_bytes=np.inf)
     tables = []
     for some in chunks(max(len(chosen), 1)):
@@ -179,7 +191,6 @@ def _price_key(worker: Worker, pool: Pool, inputs: PricingInputs) -> tuple[objec
     losses = inputs.overheads.step_losses
     shared = (
         _candidate_key(worker, pool, inputs),
-        moments_of(execution, worker),
         (inputs.cross_pool_bytes_per_s, inputs.cross_pool_total_bytes_per_s),
         (workload.num_samples, workload.num_generated),
     )

@@ -27,9 +27,9 @@ GROWTH_RATIO = 2.0
 GROWTH_NODES = (0.0, 0.25, 0.5, 0.75, 1.0)
 GROWTH_WEIGHTS = (7 / 90, 32 / 90, 12 / 90, 32 / 90, 7 / 90)
 """Boole's rule: the mean over the run of a time that changes smoothly."""
-SCAN_FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+SCAN_FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Multiples of the mean response among which the first flip is looked for, upwards and downwards."""
-RESOLUTION_RATIO = 0.02
+RESOLUTION_RATIO = 0.04
 """Flips are found to that share of the mean."""
 SPREAD_FACTORS = (0.5, 1.5)
 MAX_CV = 5.0

@@ -4,10 +4,11 @@ Pruning compares options with each other and takes most of a search's time; a lo
 option takes little. Where a good plan is known, which is so for every question that is asked about a plan, few options
 are left.
 
-The bound of an option is the smaller of two cases. Either all workers meet on the same GPUs, and their stages add up.
-Or two of them are apart, on numbers of GPUs that add up to no more than a pool has or on different pools; then an
-iteration takes at least the longest path through the stage graph, all others with their fastest options, those two with
-the fastest of such sizes. Sums are those of `planner.search.timing`: fused stages overlap as far as streaming to other
+The bound of an option is the smallest of three cases. All workers meet on the same GPUs, and their stages add up. Or
+the option's worker is apart from another one, on numbers of GPUs that add up to no more than a pool has or on different
+pools; then an iteration takes at least the longest path through the stage graph, all others with their fastest options,
+that one with the fastest of such sizes. Or it meets all others while two of these are apart: then its stages and those
+of any other one add up. Sums are those of `planner.search.timing`: fused stages overlap as far as streaming to other
 GPUs or gathering the tail can hide one assessor; asynchronous iterations take at least what any worker does in them,
 and a path over the batches that it spans.
 """
@@ -22,7 +23,7 @@ import numpy as np
 
 from planner.cost.worker import Moment
 from planner.domain.execution import GATHERED_LEFT_RATIO, Execution, ExecutionMode, Fusion
-from planner.domain.stages import ROLLOUT_ENGINES, StageGraph, StageKind, StageName, WorkerName
+from planner.domain.stages import ROLLOUT_ENGINES, StageGraph, StageKind, StageName, Worker, WorkerName
 from planner.domain.strategy import FloatArray, IntArray
 from planner.search.orders import maximal_paths
 from planner.search.problem import OptionTable
@@ -71,7 +72,15 @@ class _Bounds:
         self._workers = tuple(worker.name for worker in graph.workers)
         self._may_meet = not execution.is_asynchronous
         together = _together(graph, execution) if self._may_meet else ()
-        self._ways = (together, *_apart(graph, execution))
+        apart = tuple(_apart(graph, execution))
+        meeting = [worker for worker in graph.workers if worker.name is not WorkerName.SECOND_ENGINE]
+        pairs = {
+            frozenset((one.name, two.name)): _both(one, two, graph, execution) for one, two in combinations(meeting, 2)
+        }
+        self._ways = (together, *apart, *pairs.values())
+        self._pair_ways = {pair: 1 + len(apart) + number for number, pair in enumerate(pairs)}
+        self._num_apart = len(apart)
+        self._is_asynchronous = execution.is_asynchronous
         self._sums = tuple(item for ways in self._ways for sums in ways for item in sums)
         self._numbers = _numbered(self._ways)
         self._shares = [_shares(table, self._sums) for table in tables]
@@ -86,18 +95,23 @@ class _Bounds:
         least = np.full(len(table), np.inf)
         if table.worker is WorkerName.SECOND_ENGINE or not meeting:
             # Which of the others meet is open.
-            return self._time(mine, self._added(others, {}), self._numbers[1:])
+            return self._time(mine, self._added(others, {}), self._numbers[1 : 1 + self._num_apart])
+        paths = self._numbers[1 : 1 + self._num_apart]
         if self._may_meet:
             rest = self._added(others, {name: self._least(name, table.pool, _ANY_SIZE) for name in meeting})
             least = self._time(mine, rest, self._numbers[:1])
-        pairs = (pair for two in combinations(meeting, 2) for pair in self._pairs(*two))
-        for rest in _distinct(self._added(others, pair) for pair in pairs):
-            least = np.minimum(least, self._time(mine, rest, self._numbers[1:]))
+        if not self._is_asynchronous or table.worker not in (WorkerName.ACTOR_TRAINER, WorkerName.ROLLOUT_ENGINE):
+            # Engines and trainer of asynchronous plans never meet.
+            sums = [self._numbers[self._pair_ways[frozenset((table.worker, name))]] for name in meeting]
+            pairs = (pair for two in combinations(meeting, 2) for pair in self._pairs(*two, table.pool))
+            here: dict[WorkerName, FloatArray] = {n: self._least(n, table.pool, _ANY_SIZE) for n in meeting}
+            for rest in _distinct(self._added(others, here | pair) for pair in pairs):
+                least = np.minimum(least, self._time(mine, rest, [*paths, *sums]))
         for size in self._sizes[index]:
             rows = np.flatnonzero(table.num_gpus == size)
             some = _Shares(seconds=mine.seconds[:, rows], number=mine.number)
             for rest in _distinct(self._beside(table.pool, size, meeting, others)):
-                least[rows] = np.minimum(least[rows], self._time(some, rest, self._numbers[1:]))
+                least[rows] = np.minimum(least[rows], self._time(some, rest, paths))
         return least
 
     def _beside(
@@ -129,16 +143,12 @@ class _Bounds:
             result = result + (known[name] if name in known else self._least(name, None, _ANY_SIZE))
         return result
 
-    def _pairs(self, first: WorkerName, second: WorkerName) -> Iterator[dict[WorkerName, FloatArray]]:
-        """Least seconds of two workers that are apart: on two pools, or in one with sizes that fit side by side."""
-        for pool, num_gpus in self._num_gpus.items():
-            for other in self._num_gpus:
-                if other != pool:
-                    one, two = self._least(first, pool, _ANY_SIZE), self._least(second, other, _ANY_SIZE)
-                    yield {first: one, second: two}
-            sizes = {size for i in self._places(first, pool) for size in self._sizes[i]}
-            for size in sorted(size for size in sizes if size < num_gpus):
-                yield {first: self._least(first, pool, size), second: self._least(second, pool, num_gpus - size)}
+    def _pairs(self, first: WorkerName, second: WorkerName, pool: str) -> Iterator[dict[WorkerName, FloatArray]]:
+        """Least seconds of two workers that are apart in a pool, with sizes that fit side by side."""
+        num_gpus = self._num_gpus[pool]
+        sizes = {size for i in self._places(first, pool) for size in self._sizes[i]}
+        for size in sorted(size for size in sizes if size < num_gpus):
+            yield {first: self._least(first, pool, size), second: self._least(second, pool, num_gpus - size)}
 
     def _least(self, name: WorkerName, pool: str | None, size: int) -> FloatArray:
         """Least seconds of a worker in every sum, on at most `size` GPUs of a pool (None: of any pool)."""
@@ -180,6 +190,18 @@ def _together(graph: StageGraph, execution: Execution) -> Ways:
     plain: Sum = {(name, _moment(name, execution)): 1.0 for name in names}
     ways: list[tuple[Sum, ...]] = [(plain,)]
     if Fusion.INTER_STAGE in execution.fusions:
+        ways += [_gathered(plain, name) for name in names if name in ASSESSING]
+    return tuple(ways)
+
+
+def _both(one: Worker, two: Worker, graph: StageGraph, execution: Execution) -> Ways:
+    """All stages of two workers on the same GPUs."""
+    names = [*one.stages, *two.stages]
+    if {one.name, two.name} & {WorkerName.ACTOR_TRAINER, *ROLLOUT_ENGINES} and graph.has_stage(StageName.WEIGHT_SYNC):
+        names.append(StageName.WEIGHT_SYNC)
+    plain: Sum = {(name, _moment(name, execution)): 1.0 for name in names}
+    ways: list[tuple[Sum, ...]] = [(plain,)]
+    if Fusion.INTER_STAGE in execution.fusions and StageName.ROLLOUT in names:
         ways += [_gathered(plain, name) for name in names if name in ASSESSING]
     return tuple(ways)
 

@@ -59,8 +59,11 @@ def explanation_report(explanation: Explanation) -> Group:
         _decisions(shown.decisions, base, _stages_of(shown.plan)),
         _decision_note(),
     )
-    sections += _section("What more would buy: each planned on its own", *_relaxations(shown.relaxations, base))
-    sections += _section("Where another plan takes over", *_sensitivity(shown, base))
+    if shown.relaxations:
+        sections += _section("What more would buy: each planned on its own", *_relaxations(shown.relaxations, base))
+    flips = _sensitivity(shown, base)
+    if flips:
+        sections += _section("Where another plan takes over", *flips)
     return Group(*sections)
 
 
@@ -192,7 +195,8 @@ def _stages_of(plan: Plan) -> dict[str, set[str]]:
     return result
 
 
-_COLUMNS = (("decision", 22, False), ("this plan", 13, False), ("next best", 13, False), ("price", 16, True))
+_COLUMNS = (("decision", 20, False), ("this plan", 11, False), ("next best", 11, False), ("price", 15, True))
+"""80 columns leave room for a word of the last one."""
 
 
 def _decisions(decisions: Sequence[Decision], base: Score, stages: Mapping[str, Set[str]]) -> Group:
