@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from planner.cost.jobs import host_stage_s
+from planner.cost.jobs import engine_job, host_stage_s
 from planner.cost.work_bound import iteration_flop
 from planner.domain.execution import Execution, ExecutionMode
 from planner.domain.fixed import FixedField
-from planner.domain.framework import FrameworkRules, placement_problem, sharing_problem
+from planner.domain.framework import FrameworkRules
+from planner.domain.framework_placement import placement_problem, sharing_problem
 from planner.domain.framework_sync import narrowed
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.overheads import Overheads
@@ -160,14 +161,26 @@ class Shop:
 
     def price(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
         """A worker on a pool; what executions have in common is priced once."""
+        if worker.name is WorkerName.SECOND_ENGINE:
+            return as_second_engine(self._second_engine(worker, pool, inputs), worker)
+        return self._price(worker, pool, inputs)
+
+    def _second_engine(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
+        """The second group of engines: what the first one with its share costs, unless that has other responses."""
+        share = inputs.execution.share_ratio(worker.name)
+        mirrored = self._inputs(replace(inputs.execution, second_share_ratio=1.0 - share))
+        first = mirrored.graph.worker(WorkerName.ROLLOUT_ENGINE)
+        alike = engine_job(mirrored.workload, first, mirrored.execution).load
+        if alike == engine_job(inputs.workload, worker, inputs.execution).load:
+            return self._price(first, pool, mirrored)
+        # Halves of an odd number differ by one. What the user fixed of engines holds for both groups.
+        fixed = tuple(replace(item, worker=worker.name) if item.worker is first.name else item for item in inputs.fixed)
+        return self._price(worker, pool, replace(inputs, fixed=fixed))
+
+    def _price(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
         execution = inputs.execution
         share = execution.share_ratio(worker.name) if worker.name in ROLLOUT_ENGINES else 1.0
-        if worker.name is WorkerName.SECOND_ENGINE:
-            # With its share, the first group of engines costs the same.
-            mirrored = self._inputs(replace(execution, second_share_ratio=1.0 - share))
-            first = mirrored.graph.worker(WorkerName.ROLLOUT_ENGINE)
-            return as_second_engine(self.price(first, pool, mirrored), worker)
-        streams = execution.mode is ExecutionMode.STREAMING and worker.name is WorkerName.ROLLOUT_ENGINE
+        streams = execution.mode is ExecutionMode.STREAMING and worker.name in ROLLOUT_ENGINES
         # The way of the weight sync decides what is open and what it costs, overlap what engines some frameworks have.
         narrows = self.rules is not None and self.rules.attention_dp_excludes_overlap
         place = (worker, pool.name, share, execution.sharded_syncs, narrows and execution.is_asynchronous)

@@ -19,6 +19,7 @@ from planner.domain.plan import (
     Alternative,
     Assumption,
     FrameworkVerdict,
+    Limits,
     NamedValue,
     Objective,
     Plan,
@@ -360,7 +361,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
     assembled = assemble(placed, outcome.inputs, solution.timing)
     _confirm(assembled, solution)
     result = outcome.result
-    assembled, gain = _plain_if_as_good(placed, outcome.inputs, assembled)
+    assembled, gain = _plain_if_as_good(placed, outcome.inputs, assembled, request.limits)
     assembled, synced = best_sync(placed, outcome.inputs, assembled, request.limits)
     value = result.value
     if result.unit != "GPUs":
@@ -432,13 +433,18 @@ def _unrestricted_value(request: PlanRequest, cluster: Cluster, outcome: Outcome
 
 
 def _plain_if_as_good(
-    placed: tuple[PlacedStrategy, ...], inputs: PricingInputs, fused: Assembled
+    placed: tuple[PlacedStrategy, ...], inputs: PricingInputs, fused: Assembled, limits: Limits
 ) -> tuple[Assembled, tuple[Assumption, ...]]:
-    """The same placement without fusion where that is as good, else what fusion saves."""
+    """The same placement without fusion where that is as good and within the limits, else what fusion saves."""
     if not fused.execution.fusions:
         return fused, ()
     plain = assemble(placed, replace(inputs, execution=replace(inputs.execution, fusions=())), None)
-    if plain.time_s <= fused.time_s * (1.0 + TIE_TOLERANCE_RATIO):
+    # What an iteration costs grows with its time: under a limit on that, plain has to be as fast.
+    tolerance_ratio = TIE_TOLERANCE_RATIO if limits.max_usd_per_iteration is None else 0.0
+    most_s = fused.time_s * (1.0 + tolerance_ratio)
+    if limits.max_iteration_s is not None:
+        most_s = max(min(most_s, limits.max_iteration_s), fused.time_s)
+    if plain.time_s <= most_s:
         return plain, ()
     saved_s = plain.time_s - fused.time_s
     return fused, (

@@ -118,10 +118,14 @@ def search(
         try:
             parts += [shop.part(execution) for execution in ahead]
             steps.append(_step(shop, staleness, ahead, exact, steps[-1]))
-            step = _step(shop, staleness, other, exact, steps[-1])
         except NoPlanFoundError:
             # The time is over: what was found stays, and nothing is proven of what was not looked at.
             steps.append(_unproven(steps[-1], staleness, request.limits.objective))
+            break
+        try:
+            step = _step(shop, staleness, other, exact, steps[-1])
+        except NoPlanFoundError:
+            # What is not permitted changes nothing about what is.
             break
         if step.result.solution is not steps[-1].result.solution:
             # Only what would gain something is worth a permission.
@@ -209,7 +213,7 @@ def _least_stale(
     chosen = next(step for step in steps if step.result.value <= best.value * (1.0 + TIE_TOLERANCE_RATIO))
     if chosen.part.inputs.execution.is_asynchronous:
         part, shown = solve_parts((chosen.part,), shop.rules, limits)
-        if shown.solution is not None:
+        if _is_near(shown, chosen.result):
             chosen = replace(chosen, part=part, result=replace(shown, bound=min(shown.bound, chosen.result.bound)))
     status = chosen.result.status
     if status is Status.OPTIMAL and best.status is not Status.OPTIMAL:
@@ -280,20 +284,28 @@ def _solve(
 ) -> tuple[SearchPart, SearchResult]:
     """The best plan under all executions, with or without a split rollout, and the part that it belongs to.
 
-    A split rollout has to gain more than the tolerance; the bound covers it in any case.
+    A split rollout has to gain more than the tolerance; the bound covers it in any case. NoPlanFoundError when the time
+    is over before all is priced that plans without one need.
     """
     parts = tuple(shop.part(execution) for execution in executions)
     limits = replace(limits, time_limit_s=shop.clock.left_s)
     part, result = solve_parts(parts, shop.rules, limits, beat=beat)
-    if not shop.may_split or result.status is Status.UNKNOWN or result.cause not in (None, Cause.LIMITS):
+    if not shop.may_split or result.cause not in (None, Cause.LIMITS):
         return part, result
+    # Of what the time does not reach only the work bound is known.
+    least = min(parts, key=lambda item: item.problem.work_flop)
+    if result.status is Status.UNKNOWN:
+        return part, _of_unproven(result, least, limits.objective)
     if result.solution is not None:
         beat = result.bound if result.status is Status.OPTIMAL else result.value
     cutoff_s = np.inf if limits.max_iteration_s is None else np.nextafter(limits.max_iteration_s, np.inf)
     if limits.objective is Objective.TIME and beat is not None:
         cutoff_s = min(cutoff_s, beat)
     plain = without_fusions(executions)
-    split = sorted((p for e in plain for p in shop.split_parts(e, cutoff_s)), key=lambda pair: pair[1])
+    try:
+        split = sorted((p for e in plain for p in shop.split_parts(e, cutoff_s)), key=lambda pair: pair[1])
+    except NoPlanFoundError:
+        return part, _of_unproven(result, least, limits.objective)
     if not split:
         return part, result
     exact = replace(limits, tie_tolerance_ratio=0.0, num_alternatives=0, time_limit_s=shop.clock.left_s)
@@ -321,7 +333,7 @@ def _better(
             _, shown = solve_parts((part,), shop.rules, replace(limits, time_limit_s=shop.clock.left_s))
         alternatives = _alternatives(result, shown.alternatives, limits.num_alternatives)
         status = Status.OPTIMAL if status in (Status.OPTIMAL, Status.INFEASIBLE) else Status.FEASIBLE
-        shown = shown if shown.solution is not None else found
+        shown = shown if _is_near(shown, found) else found
     else:
         shown = result
     return part, replace(
@@ -336,6 +348,11 @@ def _better(
         time_to_first_s=result.time_to_first_s or shown.time_to_first_s,
         time_s=result.time_s + found.time_s,
     )
+
+
+def _is_near(again: SearchResult, exact: SearchResult) -> bool:
+    """Whether a second search, for near-equal plans, came as far as the first one before the time was over."""
+    return again.solution is not None and again.value <= exact.value * (1.0 + TIE_TOLERANCE_RATIO)
 
 
 def _alternatives(

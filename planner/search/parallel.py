@@ -45,8 +45,8 @@ def num_processes() -> int:
 def in_shares(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], *, least_items: int) -> list[Result]:
     """The results of `work` on consecutive shares of `items`, in order; their number depends on the machine.
 
-    A share has at least `least_items`, which is at least 1. A share whose process dies or meets an error is worked on
-    again in this process, which then raises what there is to raise.
+    A share has at least `least_items`, which is at least 1. A share whose process dies, meets an error or cannot be
+    made is worked on again in this process, which then raises what there is to raise.
     """
     if len(items) < 2 * least_items:
         return [work(items)]
@@ -55,10 +55,14 @@ def in_shares(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], *
     first, *others = [items[begin:end] for begin, end in pairwise(bounds)]
     forks: list[_Fork[Result]] = []
     try:
-        forks += [_fork(work, share) for share in others]
+        for share in others:
+            fork = _fork(work, share)
+            if fork is None:
+                break
+            forks.append(fork)
         results = [work(first)]
-        for fork, share in zip(forks, others, strict=True):
-            found = fork.result()
+        for i, share in enumerate(others):
+            found = forks[i].result() if i < len(forks) else None
             results.append(work(share) if found is None else found[0])
     finally:
         for fork in forks:
@@ -77,23 +81,34 @@ class _Fork(Generic[Result]):
         """What the child found; None if it ended without."""
         try:
             return (self.reader.recv(),)
-        except EOFError:
+        except (EOFError, OSError):
+            # OSError: it ended within its answer.
             return None
 
     def end(self) -> None:
         self.reader.close()
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            # Where this process ignores SIGCHLD, nothing is left of a child that has ended.
+            return
 
 
-def _fork(work: Callable[[Sequence[Item]], Result], share: Sequence[Item]) -> _Fork[Result]:
+def _fork(work: Callable[[Sequence[Item]], Result], share: Sequence[Item]) -> _Fork[Result] | None:
+    """A child that works on a share; None where the system has no process or no memory left for one."""
     import multiprocessing
 
     reader, writer = multiprocessing.Pipe(duplex=False)
     with warnings.catch_warnings():
         # A progress line may run in a thread: the child takes no lock that it could hold.
         warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            reader.close()
+            writer.close()
+            return None
     if pid == 0:
         _serve(work, share, writer)
     writer.close()

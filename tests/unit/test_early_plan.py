@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 
 from planner import pipeline, solving
+from planner.domain.execution import Execution, ExecutionMode
 from planner.domain.framework import FrameworkRules
 from planner.domain.hardware import Cluster
 from planner.domain.plan import Limits, Objective, Status
 from planner.domain.request import PlanRequest
 from planner.errors import NoPlanFoundError
+from planner.parts import Shop
 from planner.pipeline import EARLY_PLAN_NODES, make_plan
 from planner.search.space import COARSE, WHOLE, SizeGrid
-from planner.solving import Outcome, best_within, first_plan, search, search_limits
+from planner.solving import Outcome, StalenessResult, best_within, first_plan, search, search_limits
 from tests.unit.test_pipeline import qwen_workload, request_on
 
 LARGE = request_on(qwen_workload(), EARLY_PLAN_NODES)
@@ -86,6 +88,22 @@ def test_staleness_steps_that_the_time_does_not_reach_are_not_proven(monkeypatch
     assert outcome.result.status is Status.FEASIBLE
     assert outcome.result.solution is not None and not outcome.result.solution.execution.is_asynchronous
     assert outcome.result.bound < search(replace(request, limits=Limits()), request.cluster, None).result.value
+
+
+def test_a_mode_that_is_not_permitted_takes_no_proof_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = replace(request_on(qwen_workload(), 2), limits=Limits(max_staleness=1))
+    assert request.cluster is not None
+    whole, step = search(request, request.cluster, None), solving._step
+
+    def late(shop: Shop, staleness: int, executions: tuple[Execution, ...], *args: object) -> StalenessResult:
+        if any(execution.mode is ExecutionMode.STREAMING for execution in executions):
+            raise NoPlanFoundError("no plan found within 1 s")
+        return step(shop, staleness, executions, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(solving, "_step", late)
+    outcome = search(request, request.cluster, None)
+    assert [item.staleness for item in outcome.by_staleness] == [0, 1]
+    assert (outcome.result.status, outcome.result.value) == (Status.OPTIMAL, whole.result.value)
 
 
 def test_other_limits_are_searched_on_what_is_priced() -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from planner import pipeline
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.fixed import FixedField
 from planner.domain.plan import Limits, Objective, Plan, Status
@@ -107,6 +108,29 @@ def test_fusion_is_never_slower_and_its_gain_is_stated() -> None:
     assert every.bound <= inter.bound * (1 + 1e-9) <= plain.bound * (1 + 2e-9)
     if inter.execution.fusions:
         assert any(item.what == "stage fusion" and "saves" in item.effect for item in inter.assumptions)
+
+
+@pytest.mark.parametrize("allowed_s", [None, 1.0, 1e-6])
+def test_fusion_stays_where_a_plan_without_is_beyond_the_limit(
+    monkeypatch: pytest.MonkeyPatch, allowed_s: float | None
+) -> None:
+    apart = ((WorkerName.ROLLOUT_ENGINE, WorkerName.REFERENCE),)
+    request = request_on(qwen_workload(algorithm="ppo"), 2, limits=Limits(must_not_share=apart))
+    fused = make_plan(request)
+    assert fused.execution.fusions
+    # What fusion saves here counts as nothing.
+    monkeypatch.setattr(pipeline, "TIE_TOLERANCE_RATIO", 1.0)
+    if allowed_s is None:
+        plain = make_plan(request)
+        assert not plain.execution.fusions and plain.time_s > fused.time_s
+        return
+    deadline_s = fused.time_s + allowed_s
+    limits = replace(request.limits, max_iteration_s=deadline_s)
+    if allowed_s < 1e-3:
+        assert fused.usd is not None
+        limits = replace(request.limits, max_usd_per_iteration=fused.usd * deadline_s / fused.time_s)
+    plan = make_plan(replace(request, limits=limits))
+    assert plan.execution.fusions and plan.time_s <= deadline_s
 
 
 def test_policies_restrict() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,18 +15,20 @@ from planner.cost.jobs import engine_job
 from planner.domain.execution import NUM_SHARES, Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.fixed import FixedField
 from planner.domain.hardware import Cluster, Pool
-from planner.domain.plan import Limits, Objective, Plan
+from planner.domain.plan import Limits, Objective, Plan, Status
 from planner.domain.request import PlanRequest
 from planner.domain.stages import StageName, WorkerName, build_graph
-from planner.errors import InfeasibleError, InvalidInputError
+from planner.domain.strategy import RolloutStrategy
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.files.catalog import generic_node, load_model, load_overheads
 from planner.files.framework import load_framework
 from planner.files.plan import parse_plan, plan_text
-from planner.parts import Shop
+from planner.parts import SearchPart, Shop
 from planner.pipeline import make_plan
 from planner.report.terminal import plan_report
-from planner.simulate.replay import ReplaySettings, replay
 from planner.search.clock import Clock
+from planner.search.solve import SearchResult
+from planner.simulate.replay import ReplaySettings, replay
 from planner.solving import search
 from planner.splitting import may_split, rest_s, tables_below
 from tests.factories import workload
@@ -128,6 +131,81 @@ def test_the_bound_of_a_share_is_below_its_optimum_and_cuts_at_it() -> None:
 def split_plan() -> Plan:
     """Four nodes of H100 beside eight of H20, of which neither alone generates fastest."""
     return make_plan(unfused())
+
+
+@pytest.mark.parametrize("fixed", [(), (FixedField(worker=FIRST, field="tp", value="2"),)])
+def test_equal_shares_of_an_odd_number_of_responses(fixed: tuple[FixedField, ...]) -> None:
+    """The second group generates one more than the first, and is what the plan waits for."""
+    asked = two_nodes(prompts=41, group=7, limits=Limits(fixed=fixed, fusions=()))
+    plan = make_plan(asked)
+    assert plan.execution.second_share_ratio == 0.5 and asked.workload.num_generated % 2
+    first, second = plan.placement(StageName.ROLLOUT), plan.placement(StageName.SECOND_ROLLOUT)
+    assert first.time_s < second.time_s
+    for item in (first, second):
+        assert isinstance(item.strategy, RolloutStrategy)
+        assert not fixed or item.strategy.tp == 2
+
+
+def test_a_plan_without_a_split_stays_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = two_nodes()
+    assert asked.cluster is not None
+    whole = search(asked, asked.cluster, None, with_splits=False).result
+
+    def late(*_: object) -> None:
+        raise NoPlanFoundError("no plan found within 1 s")
+
+    monkeypatch.setattr(Shop, "split_parts", late)
+    found = search(asked, asked.cluster, None).result
+    assert found.status is Status.FEASIBLE
+    assert found.solution is not None and found.value == whole.value
+    monkeypatch.undo()
+    assert 0.0 < found.bound < search_value(asked)
+
+
+def test_no_bound_of_plans_without_a_split_is_one_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over before there is a plan: what a split rollout could reach is not known then."""
+    asked = two_nodes()
+    assert asked.cluster is not None
+    best_s = search_value(asked)
+    solve_parts = solving.solve_parts
+
+    def ended(*args: object, **options: object) -> tuple[SearchPart, SearchResult]:
+        part, result = solve_parts(*args, **options)  # type: ignore[arg-type]
+        return part, replace(result, status=Status.UNKNOWN, solution=None)
+
+    monkeypatch.setattr(solving, "solve_parts", ended)
+    found = search(asked, asked.cluster, None).result
+    assert found.status is Status.UNKNOWN and 0.0 < found.bound < best_s
+
+
+@pytest.mark.parametrize("end", ["nothing", "worse"])
+def test_a_proven_split_stays_when_the_time_ends_the_search_for_near_equal_plans(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    asked = two_nodes()
+    assert asked.cluster is not None
+    best = search(asked, asked.cluster, None).result
+    solve_parts = solving.solve_parts
+
+    def ended(parts: Sequence[SearchPart], *args: object, **options: object) -> tuple[SearchPart, SearchResult]:
+        part, result = solve_parts(parts, *args, **options)  # type: ignore[arg-type]
+        if not part.inputs.execution.is_split:
+            return part, result
+        worse = replace(result, value=result.value * 2, status=Status.FEASIBLE)
+        return part, replace(worse, solution=None) if end == "nothing" else worse
+
+    monkeypatch.setattr(solving, "solve_parts", ended)
+    found = search(asked, asked.cluster, None).result
+    assert found.solution is not None and found.solution.execution.is_split
+    assert found.value <= best.value and found.status is Status.OPTIMAL
+
+
+def two_nodes(*, prompts: int = 40, group: int = 8, limits: Limits | None = None) -> PlanRequest:
+    """Two pools of one node each, on which engines of both together are fastest."""
+    pools = tuple(Pool(name=n, node=generic_node("h100"), num_nodes=1, usd_per_gpu_hour=2.0) for n in ("a", "b"))
+    work = replace(workload("grpo", prompts=prompts, group=group), actor=load_model("qwen3-8b"), num_optimizer_steps=1)
+    asked = request({"h100": 1}, limits=limits or Limits(fusions=()))
+    return replace(asked, workload=work, cluster=Cluster(pools=pools))
 
 
 def unfused() -> PlanRequest:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +56,46 @@ def test_a_share_whose_process_dies_is_worked_on_again() -> None:
         return sum(items)
 
     assert sum(in_shares(fragile, range(8), least_items=2)) == sum(range(8))
+
+
+@pytest.mark.usefixtures("four")
+def test_a_share_whose_process_dies_within_its_answer_is_worked_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half_an_answer(work: object, share: object, writer: Connection) -> None:
+        os.write(writer.fileno(), struct.pack("!i", 1000) + bytes(10))
+        os._exit(0)
+
+    monkeypatch.setattr(parallel, "_serve", half_an_answer)
+    assert sum(in_shares(lambda items: sum(items), range(8), least_items=2)) == sum(range(8))
+
+
+@pytest.mark.usefixtures("four")
+@pytest.mark.parametrize("num_forks", [0, 1])
+def test_shares_for_which_there_is_no_process_left(monkeypatch: pytest.MonkeyPatch, num_forks: int) -> None:
+    left, fork = [1] * num_forks, os.fork
+
+    def scarce() -> int:
+        if not left:
+            raise BlockingIOError("no process left")
+        left.pop()
+        return fork()
+
+    monkeypatch.setattr(os, "fork", scarce)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    found = in_shares(squares, range(8), least_items=2)
+    assert [value for _, values in found for value in values] == [item**2 for item in range(8)]
+    assert len({pid for pid, _ in found}) == num_forks + 1
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.usefixtures("four")
+def test_children_that_the_system_takes_away() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert sum(in_shares(lambda items: sum(items), range(8), least_items=2)) == sum(range(8))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.usefixtures("four")
