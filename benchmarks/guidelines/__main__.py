@@ -32,7 +32,8 @@ def planned(case: Case, variant: Variant) -> Row:
             case.model, gpus=f"{case.num_gpus}x{case.gpu}", algorithm=case.algorithm, reward=case.reward,
             num_prompts=case.prompts, group_size=case.group, response_max=case.response_max,
             response_mean=case.response_mean, fusion=variant.fusion, share=variant.share, apart=variant.apart,
-            staleness=variant.staleness, allow=variant.allow, fix=variant.fix, alternatives=0, time_limit=TIME_LIMIT,
+            staleness=variant.staleness, allow=variant.allow, fix=variant.fix, sync=variant.sync, alternatives=0,
+            time_limit=TIME_LIMIT,
         ).plan  # fmt: skip
     except InfeasibleError:
         return {**row, "status": "infeasible", "time_s": None}
@@ -66,6 +67,8 @@ def facts(found: Plan) -> Row:
         "engine_gpus": engine.strategy.num_gpus,
         "engine_tp": engine.strategy.tp,
         "engine_pp": engine.strategy.pp,
+        "engine_attention_dp": engine.strategy.attention_dp,
+        "engine_ep": engine.strategy.ep,
         "num_engines": engine.strategy.num_engines,
         "engine_fraction": engine.strategy.engine_fraction,
         "rollout_share": engine.time_s / found.time_s,
@@ -98,7 +101,7 @@ def _case_rows(variants: tuple[Variant, ...], case: Case) -> list[Row]:
     if first["time_s"] is None:
         # Nothing fits: permitting less will not help.
         return [first]
-    return [first, *(planned(case, variant) for variant in variants[1:])]
+    return [first, *(planned(case, variant) for variant in variants[1:] if variant.is_about(case))]
 
 
 def main() -> None:

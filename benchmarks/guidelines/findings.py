@@ -90,8 +90,11 @@ def compared(
     """The points at which at least one of the two variants fits."""
     points = []
     for variants in by_variant(rows).values():
-        row, rival = variants[variant], variants[other]
         case = variants["best"]
+        if variant not in variants or other not in variants:
+            # Not about this model.
+            continue
+        row, rival = variants[variant], variants[other]
         if not keep(case) or (row["time_s"] is None and rival["time_s"] is None):
             continue
         saved = None

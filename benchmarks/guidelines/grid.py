@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 GRID = HERE / "grid.yaml"
 RESULTS = HERE / "results.jsonl"
 _FLAGS = {"fusion": "--fusion", "share": "--share", "apart": "--apart", "staleness": "--staleness",
-          "allow": "--allow", "fix": "--fix"}  # fmt: skip
+          "allow": "--allow", "fix": "--fix", "sync": "--sync"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,12 @@ class Variant:
     staleness: int | None = None
     allow: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
+    sync: str | None = None
+    models: tuple[str, ...] = ()
+    """Models that it is about; empty for all."""
+
+    def is_about(self, case: Case) -> bool:
+        return not self.models or case.model in self.models
 
 
 def read_grid(path: Path = GRID) -> tuple[tuple[Case, ...], tuple[Variant, ...]]:

@@ -87,6 +87,15 @@ TRAINER = (
              note="`--fix 'actor: sharding=zero3'` (pp 1, no expert parallelism) against `sharding=zero1`."),
     Question(title="Recomputation", name="choosing recomputation", variant="best", other="full recomputation",
              rival="full recomputation", note="Against `--fix 'actor: recompute=full'`."),
+    Question(title="Expert parallelism of the actor", name="expert parallelism", variant="best",
+             other="no expert parallelism", rival="none",
+             note="Mixture of experts only; against `--fix 'actor: ep=1'`."),
+    Question(title="Data-parallel attention in engines", name="data-parallel attention", variant="best",
+             other="no data-parallel attention", rival="none",
+             note="Mixture of experts only: engines that spread experts over all their ranks while groups of ranks "
+             "decode requests of their own; against `--fix 'rollout: attention_dp=1'`."),
+    Question(title="Weight syncs that move shards", name="sharded weight sync", variant="sharded syncs", other="best",
+             rival="full gather", note="`--sync shards` against the default; few frameworks run it."),
     Question(title="Engines of one GPU", name="engines of tp 1", variant="engines of tp 1", other="best",
              rival="the engines chosen", note="`--fix 'rollout: tp=1'` against the free choice."),
     Question(title="Engines of one node", name="engines of tp 8", variant="engines of tp 8", other="best",
@@ -274,13 +283,15 @@ def _chosen(rows: Sequence[Row]) -> str:
         "",
         "Of the best synchronous plans over lengths and algorithms: the most frequent value, in brackets the others.",
         "",
-        "| model | GPUs | actor tp | pp | cp | ep | sharding | recomputation | offload | engines: tp | pp |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| model | GPUs | actor tp | pp | cp | ep | sharding | recomputation | offload | engines: tp | pp | ep | "
+        "attention dp |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, int], list[Row]] = {}
     for (model, size, _, _), variants in by_variant(rows).items():
         groups.setdefault((model, size), []).append(variants["best"])
-    names = ("tp", "pp", "cp", "ep", "sharding", "recompute", "offload", "engine_tp", "engine_pp")
+    names = ("tp", "pp", "cp", "ep", "sharding", "recompute", "offload", "engine_tp", "engine_pp",
+             "engine_ep", "engine_attention_dp")  # fmt: skip
     for (model, size), found in sorted(groups.items(), key=lambda item: (item[1][0]["params"], item[0][1])):
         cells = " | ".join(_most(found, name) for name in names)
         lines.append(f"| {model} | {size} | {cells} |")
