@@ -16,7 +16,7 @@ from planner.adapters.export import (
 from planner.adapters.shell import comment
 from planner.adapters.yaml_text import yaml_document
 from planner.domain.framework import FrameworkRules
-from planner.domain.framework_verdict import worker_model
+from planner.domain.framework_placed import worker_model
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
 from planner.domain.workload import RewardKind, Workload

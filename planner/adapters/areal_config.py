@@ -13,7 +13,7 @@ from planner.adapters.export import execution_text, model_path
 from planner.adapters.overrides import UserText
 from planner.adapters.sglang import ENGINE_TOKENS, max_running_requests, static_memory_fraction
 from planner.adapters.yaml_text import Block, FlowMap, YamlValue
-from planner.domain.framework_verdict import worker_model
+from planner.domain.framework_placed import worker_model
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Offload, Recompute, Sharding, TrainerStrategy
 from planner.domain.workload import Workload

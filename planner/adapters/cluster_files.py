@@ -18,7 +18,7 @@ from planner.adapters.cluster_groups import plan_bundles
 from planner.adapters.export import ExportFile, plan_digest, write_files
 from planner.adapters.registry import exported_files
 from planner.adapters.shell import comment, shell_word
-from planner.domain.framework_verdict import placed_workers
+from planner.domain.framework_placed import placed_workers
 from planner.domain.hardware import NodeType
 from planner.domain.plan import Plan
 from planner.errors import InvalidInputError, nearest, printable

@@ -10,7 +10,8 @@ from pathlib import Path
 from planner.adapters.files import marked, publish
 from planner.adapters.shell import comment
 from planner.domain.framework import FrameworkRules
-from planner.domain.framework_verdict import placed_workers, plan_problems, worker_model
+from planner.domain.framework_placed import placed_workers, worker_model
+from planner.domain.framework_verdict import plan_problems
 from planner.domain.model import Model
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName

@@ -15,7 +15,7 @@ from planner.adapters.overrides import ShellValue, UserText
 from planner.adapters.roles import Roles, rounded_up
 from planner.adapters.yaml_text import Block, YamlValue
 from planner.domain.execution import ExecutionMode, ShardedSync
-from planner.domain.framework import pipeline_ends
+from planner.domain.framework_trainers import pipeline_ends
 from planner.domain.hardware import Precision
 from planner.domain.model import Model
 from planner.domain.stages import WorkerName

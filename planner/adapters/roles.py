@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from planner.adapters.export import describe
-from planner.domain.framework import FrameworkRules, backend_of
-from planner.domain.framework_verdict import PlacedWorker, placed_workers
+from planner.domain.framework import FrameworkRules
+from planner.domain.framework_placed import PlacedWorker, placed_workers
+from planner.domain.framework_trainers import backend_of
 from planner.domain.plan import DeviceGroup, Plan
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import RolloutStrategy, TrainerStrategy

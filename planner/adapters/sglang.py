@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from planner.cost.generation import STATIC_TERMS
-from planner.domain.framework_verdict import placed_workers
+from planner.domain.framework_placed import placed_workers
 from planner.domain.plan import Plan
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import ExpertExchange, RolloutStrategy

@@ -14,7 +14,7 @@ from planner.adapters.flags import Flag, FlagSection, FlagValue, flags
 from planner.adapters.overrides import ShellValue
 from planner.adapters.roles import Roles, nodes_of
 from planner.adapters.sglang import ENGINE_TOKENS, max_running_requests, static_memory_fraction
-from planner.domain.framework import pipeline_ends
+from planner.domain.framework_trainers import pipeline_ends
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import EngineIdle, ExpertExchange, Offload, Recompute, RolloutStrategy, TrainerStrategy
 from planner.domain.workload import RewardKind

@@ -9,7 +9,7 @@ from planner.adapters.export import answer_tokens, model_path
 from planner.adapters.overrides import Override, Section, ShellValue, UserText, Value, under
 from planner.adapters.roles import nodes_of
 from planner.adapters.verl_context import ACTOR, REWARD_MODEL, Context, decision
-from planner.domain.framework_verdict import PlacedWorker
+from planner.domain.framework_placed import PlacedWorker
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import EngineIdle, Offload, RolloutStrategy
 from planner.domain.workload import RewardKind

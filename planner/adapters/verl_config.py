@@ -13,8 +13,9 @@ from planner.adapters.verl_algorithm import algorithm_section, reward_section, s
 from planner.adapters.verl_context import ACTOR, ROLLOUT, Context, Runner, decision
 from planner.adapters.verl_execution import differences, placement_section, rollout_pool
 from planner.adapters.verl_layout import actor_section, critic_section, model_section, reference_section
-from planner.domain.framework import FrameworkRules, backend_of
-from planner.domain.framework_verdict import placed_workers
+from planner.domain.framework import FrameworkRules
+from planner.domain.framework_placed import placed_workers
+from planner.domain.framework_trainers import backend_of
 from planner.domain.hardware import Precision
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from planner.adapters.export import describe
 from planner.domain.execution import ExecutionMode
-from planner.domain.framework_verdict import PlacedWorker
+from planner.domain.framework_placed import PlacedWorker
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Offload, RolloutStrategy, TrainerStrategy

@@ -18,7 +18,7 @@ from planner.adapters.verl_context import (
     Runner,
     decision,
 )  # fmt: skip
-from planner.domain.framework import pipeline_ends
+from planner.domain.framework_trainers import pipeline_ends
 from planner.domain.model import Model
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Recompute, Sharding, TrainerStrategy

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.domain.framework import TRAINING_WORKERS, FrameworkRules, TrainerBackend, first_backends
+from planner.domain.framework import TRAINING_WORKERS, FrameworkRules, TrainerBackend
+from planner.domain.framework_trainers import first_backends
 from planner.domain.model import Model
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import BoolArray, FloatArray, IntArray, TrainerTable, sealed

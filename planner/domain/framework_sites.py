@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner.domain.execution import ExecutionMode
-from planner.domain.framework import TRAINING_WORKERS, FrameworkRules, first_backends
+from planner.domain.framework import TRAINING_WORKERS, FrameworkRules
 from planner.domain.framework_limits import EngineSite, OffloadRule
+from planner.domain.framework_trainers import first_backends
 from planner.domain.model import Model
 from planner.domain.stages import ROLLOUT_ENGINES, WorkerName
 from planner.domain.strategy import (

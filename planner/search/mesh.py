@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.domain.execution import Execution, SchedulingPolicy
-from planner.domain.framework import FrameworkRules, coupled_workers, mesh_keys
+from planner.domain.framework import FrameworkRules
 from planner.domain.framework_budgets import budget_keys
+from planner.domain.framework_mesh import coupled_workers, mesh_keys
 from planner.domain.stages import StageKind, StageName, WorkerName
 from planner.domain.strategy import IntArray, TrainerTable
 from planner.search.options import runs, take

@@ -19,15 +19,12 @@ from planner.cost.work_bound import peak_flop_per_s
 from planner.cost.worker import Site, WorkerCosts
 from planner.domain.execution import IN_STEP, Execution
 from planner.domain.fixed import FixedField
-from planner.domain.framework import (
-    FrameworkRules,
-    coupled_workers,
-    mesh_keys,
-    rollout_rejections,
-    trainer_rejections,
-)
+from planner.domain.framework import FrameworkRules
 from planner.domain.framework_budgets import budget_keys, budget_rejections, rounded_budgets
+from planner.domain.framework_engines import rollout_rejections
+from planner.domain.framework_mesh import coupled_workers, mesh_keys
 from planner.domain.framework_sites import site_classes
+from planner.domain.framework_trainers import trainer_rejections
 from planner.domain.hardware import Pool, Precision
 from planner.domain.overheads import Overheads
 from planner.domain.stages import ROLLOUT_ENGINES, ROLLOUTS, StageGraph, StageKind, Worker, WorkerName

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from planner.adapters.areal import CONFIG, exported_files
 from planner.adapters.areal_context import ROLES
-from planner.domain.framework_verdict import placed_workers
+from planner.domain.framework_placed import placed_workers
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import TrainerStrategy

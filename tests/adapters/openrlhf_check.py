@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 
 from planner.adapters.openrlhf import export_plan
-from planner.domain.framework_verdict import placed_workers
+from planner.domain.framework_placed import placed_workers
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
 from tests.adapters.inert import package_root

@@ -11,7 +11,7 @@ from planner.adapters.import_source import open_source
 from planner.adapters.imported import Imported
 from planner.adapters.importers import import_source
 from planner.check import placed
-from planner.domain.framework_verdict import placed_workers
+from planner.domain.framework_placed import placed_workers
 from planner.domain.hardware import Cluster
 from planner.domain.plan import Plan
 from planner.domain.request import FixedWorker, PlanRequest

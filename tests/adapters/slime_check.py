@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.adapters.slime import SCRIPT, exported_files
-from planner.domain.framework_verdict import placed_workers
+from planner.domain.framework_placed import placed_workers
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import RolloutStrategy

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from planner.domain.execution import Execution, ExecutionMode, SchedulingPolicy
-from planner.domain.framework import pipeline_ends
+from planner.domain.framework_trainers import pipeline_ends
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.lengths import LengthLaw
 from planner.domain.model import Model

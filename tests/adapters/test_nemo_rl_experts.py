@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.domain.framework import first_backends
+from planner.domain.framework_trainers import first_backends
 from planner.domain.framework_workload import for_workload
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Sharding, TrainerStrategy, TrainerTable

@@ -11,7 +11,7 @@ from planner.adapters.findings import Severity
 from planner.adapters.hydra import Config
 from planner.adapters.import_recompute import full_recomputation
 from planner.adapters.import_values import Values
-from planner.domain.framework import first_backends
+from planner.domain.framework_trainers import first_backends
 from planner.domain.plan import Plan
 from planner.domain.stages import StageName, WorkerName
 from planner.domain.strategy import Recompute, TrainerStrategy, TrainerTable

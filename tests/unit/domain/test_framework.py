@@ -5,14 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.domain.framework import (
-    backend_of,
-    mesh_keys,
-    pipeline_ends,
-    placement_problem,
-    rollout_rejections,
-    trainer_rejections,
-)
+from planner.domain.framework_engines import rollout_rejections
+from planner.domain.framework_mesh import mesh_keys
+from planner.domain.framework_placement import placement_problem
+from planner.domain.framework_trainers import backend_of, pipeline_ends, trainer_rejections
 from planner.domain.framework_verdict import plan_problems, workload_problems
 from planner.domain.plan import DeviceGroup
 from planner.domain.stages import WorkerName

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
-from planner.domain.framework import mesh_keys, placement_problem
+from planner.domain.framework_mesh import mesh_keys
+from planner.domain.framework_placement import placement_problem
 from planner.domain.framework_verdict import plan_problems
 from planner.domain.framework_workload import batches_problem, for_workload
 from planner.domain.stages import WorkerName
