@@ -51,6 +51,7 @@ from planner.solving import (
     TIE_TOLERANCE_RATIO,
     Outcome,
     StalenessResult,
+    best_result,
     best_solution,
     first_plan,
     search,
@@ -98,14 +99,14 @@ def plan_with_search(request: PlanRequest, *, with_unrestricted: bool = True) ->
     start = time.perf_counter()
     rules = load_framework(request.limits.framework) if request.limits.framework else None
     request = _for_framework(request, rules)
-    if request.cluster is None:
-        request, cluster, outcome = _smallest_cluster(request, rules)
-    else:
-        cluster = request.cluster
-        try:
+    try:
+        if request.cluster is None:
+            request, cluster, outcome = _smallest_cluster(request, rules)
+        else:
+            cluster = request.cluster
             outcome = _search_in_time(request, cluster, rules)
-        except NoPlanFoundError:
-            raise no_plan_within(request.limits.time_limit_s) from None
+    except NoPlanFoundError:
+        raise no_plan_within(request.limits.time_limit_s) from None
     if outcome.result.status is Status.UNKNOWN:
         raise no_plan_within(request.limits.time_limit_s)
     if outcome.result.solution is None:
@@ -246,8 +247,10 @@ def _for_framework(request: PlanRequest, rules: FrameworkRules | None) -> PlanRe
 def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tuple[PlanRequest, Cluster, Outcome]:
     """The cluster of the open type with the least objective: fewest GPUs, or least USD (GPU-hours) per iteration.
 
-    Nodes are doubled until something fits; fewer ones are then part of the search.
+    Nodes are doubled until something fits; fewer ones are then part of the search. NoPlanFoundError when the time is
+    over before that.
     """
+    start = time.perf_counter()
     node = request.gpu_type_when_open
     assert node is not None
     wants_cost = request.limits.objective is Objective.COST
@@ -264,7 +267,7 @@ def _smallest_cluster(request: PlanRequest, rules: FrameworkRules | None) -> tup
         if num_nodes < MAX_OPEN_NODES and lacking_workers(suspects):
             num_nodes *= 2
             continue
-        outcome = search(open_request, cluster, rules)
+        outcome = search(_in_time_left(open_request, start), cluster, rules)
         found = outcome.result.solution
         if found is not None or num_nodes >= MAX_OPEN_NODES:
             break
@@ -422,11 +425,13 @@ def _unrestricted_value(request: PlanRequest, cluster: Cluster, outcome: Outcome
     """
     free = replace(request, limits=replace(request.limits, framework=None))
     try:
-        found = best_solution(free, cluster, None, ())
+        result = best_result(free, cluster, None, ())
     except NoPlanFoundError:
         return None
-    if found is None:
+    # What the time limit ended says nothing about the best plan.
+    if result is None or result.solution is None or result.status is not Status.OPTIMAL:
         return None
+    found = result.solution
     values = {"s": found.time_s, "GPUs": float(found.num_gpus), "USD": found.usd}
     value = values.get(outcome.result.unit)
     return None if value is None else min(value, outcome.result.value)

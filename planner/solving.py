@@ -249,10 +249,18 @@ def best_within(outcome: Outcome, limits: SearchLimits) -> SearchResult:
 def best_solution(
     request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None, lacking: Sequence[WorkerName]
 ) -> Solution | None:
-    """The best plan of a changed request and nothing that only a report needs; None when nothing fits.
+    """The best plan that `best_result` finds; None when nothing fits."""
+    result = best_result(request, cluster, rules, lacking)
+    return None if result is None else result.solution
 
-    `lacking` are workers that had no option before the change: they are priced first, and one that still has none
-    is the answer.
+
+def best_result(
+    request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None, lacking: Sequence[WorkerName]
+) -> SearchResult | None:
+    """The best plan of a changed request and nothing that only a report needs, with its proof.
+
+    `lacking` are workers that had no option before the change: they are priced first, and where one still has none the
+    answer is None.
     """
     cluster = reachable(cluster, request.limits.max_gpus)
     rules = None if rules is None else for_workload(rules, request.workload)
@@ -261,7 +269,7 @@ def best_solution(
     if any(not shop.has_options(name, executions[0]) for name in lacking):
         return None
     limits = replace(search_limits(request.limits), tie_tolerance_ratio=0.0, num_alternatives=0)
-    return _solve(shop, executions, limits)[1].solution
+    return _solve(shop, executions, limits)[1]
 
 
 def search_limits(limits: Limits) -> SearchLimits:

@@ -15,6 +15,7 @@ from planner.domain.request import PlanRequest
 from planner.errors import NoPlanFoundError
 from planner.parts import Shop
 from planner.pipeline import EARLY_PLAN_NODES, make_plan
+from planner.search.solve import SearchResult
 from planner.search.space import COARSE, WHOLE, SizeGrid
 from planner.solving import Outcome, StalenessResult, best_within, first_plan, search, search_limits
 from tests.unit.test_pipeline import qwen_workload, request_on
@@ -113,3 +114,35 @@ def test_other_limits_are_searched_on_what_is_priced() -> None:
     limits = replace(request.limits, objective=Objective.GPUS)
     fresh = search(replace(request, limits=limits), request.cluster, None)
     assert best_within(outcome, search_limits(limits)).value == fresh.result.value
+
+
+def test_one_time_limit_for_all_searches_of_the_smallest_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = request_on(qwen_workload("qwen3-32b"))
+    assert fixed.cluster is not None
+    request = replace(fixed, cluster=None, gpu_type_when_open=fixed.cluster.pools[0].node)
+    given: list[float] = []
+
+    def nothing(request: PlanRequest, cluster: Cluster, rules: FrameworkRules | None) -> Outcome:
+        given.append(request.limits.time_limit_s)
+        if len(given) == 3:
+            raise NoPlanFoundError(f"no plan found within {request.limits.time_limit_s} s")
+        outcome = search(fixed, cluster, rules)
+        return replace(outcome, result=replace(outcome.result, solution=None))
+
+    monkeypatch.setattr(pipeline, "search", nothing)
+    with pytest.raises(NoPlanFoundError, match="within 60 s"):
+        make_plan(request)
+    assert 60.0 > given[0] > given[1] > given[2]
+
+
+def test_what_the_time_ended_is_no_best_plan_of_any_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_on(qwen_workload(), limits=Limits(framework="verl"))
+    plan, best_result = make_plan(request), solving.best_result
+    assert plan.unrestricted_value is not None and plan.unrestricted_value <= plan.objective_value
+
+    def ended(*args: object) -> SearchResult | None:
+        result = best_result(*args)  # type: ignore[arg-type]
+        return None if result is None else replace(result, status=Status.FEASIBLE)
+
+    monkeypatch.setattr(pipeline, "best_result", ended)
+    assert make_plan(request).unrestricted_value is None
