@@ -40,8 +40,9 @@ from planner.search.pricing import (
     PricingInputs,
     search_pool,
 )
-from planner.search.problem import OptionTable
+from planner.search.problem import OptionTable, SearchProblem
 from planner.search.solve import SearchResult
+from planner.search.structures import StructureFilter
 from planner.solving import solve_parts
 from planner.splitting import SHARES, may_split, without_fusions
 
@@ -97,6 +98,7 @@ class Market:
     bounds: BoundBook = field(default_factory=BoundBook)
     prices: PriceBook = field(default_factory=PriceBook)
     _home: Setting | None = None
+    _filters: dict[object, StructureFilter] = field(default_factory=dict)
     _split_shops: dict[Execution, SplitShop] = field(default_factory=dict)
     home_share: float = 0.5
     """The share of a second group of engines near which the best one is looked for first."""
@@ -137,6 +139,13 @@ class Market:
             for worker in inputs.graph.workers:
                 for pool in desk.cluster.pools:
                     desk.remember(worker, pool, inputs)
+
+    def filter_of(self, problem: SearchProblem, inputs: PricingInputs, limits: Limits) -> StructureFilter | None:
+        """The filter of a problem; the same object for the same rules, by which the search knows structures again."""
+        if problem.structure_filter is None:
+            return None
+        key = (inputs.rules, inputs.workload, limits.must_share, limits.must_not_share)
+        return self._filters.setdefault(key, problem.structure_filter)
 
     def split_shop(self, desk: Desk, execution: Execution) -> SplitShop:
         """The problems of a split rollout; the same ones for all questions about the plan's own setting."""
@@ -239,8 +248,12 @@ class Desk:
         kept = self.pruned(self._items(inputs, guess), inputs, guess)
         if not is_complete(kept, inputs):
             return None
-        problem = make_problem(kept, inputs, self.cluster, self.setting.limits)
-        return SearchPart(inputs=inputs, priced=tuple(kept), problem=problem)
+        return SearchPart(inputs=inputs, priced=tuple(kept), problem=self.problem(kept, inputs))
+
+    def problem(self, items: Sequence[PricedWorker], inputs: PricingInputs) -> SearchProblem:
+        """The search problem of priced workers."""
+        problem = make_problem(items, inputs, self.cluster, self.setting.limits)
+        return replace(problem, structure_filter=self.market.filter_of(problem, inputs, self.setting.limits))
 
     def _items(self, inputs: PricingInputs, guess: Score | None) -> list[PricedWorker]:
         """All workers on all pools. Trainers that must be too slow are not priced, unless that will be asked again."""

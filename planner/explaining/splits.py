@@ -15,7 +15,7 @@ from planner.domain.strategy import FloatArray
 from planner.explaining.prices import is_complete, pruned, taken
 from planner.explaining.score import Score
 from planner.explaining.shortlist import ROUNDING, bounds_s
-from planner.parts import SearchPart, make_problem
+from planner.parts import SearchPart
 from planner.search.pricing import (
     PricedWorker,
     PricingInputs,
@@ -73,8 +73,7 @@ class SplitShop:
             )
         if not is_complete(kept, found.inputs):
             return None
-        problem = make_problem(kept, found.inputs, desk.cluster, desk.setting.limits)
-        return SearchPart(inputs=found.inputs, priced=kept, problem=problem)
+        return SearchPart(inputs=found.inputs, priced=kept, problem=desk.problem(kept, found.inputs))
 
     def _share(self, desk: Desk, share: float, guess: Score | None) -> _Share | None:
         if desk.forbidden is not None and desk.forbidden.worker is WorkerName.SECOND_ENGINE:

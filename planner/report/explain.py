@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from typing import Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -56,7 +56,7 @@ def explanation_report(explanation: Explanation) -> Group:
     sections += _section("What binds", _bottleneck(shown.bottleneck, base))
     sections += _section(
         "Why these decisions: the next-best alternative of each",
-        _decisions(shown.decisions, base, _stages_of(shown.plan)),
+        _Decisions(shown.decisions, base, _stages_of(shown.plan)),
         _decision_note(),
     )
     if shown.relaxations:
@@ -195,27 +195,42 @@ def _stages_of(plan: Plan) -> dict[str, set[str]]:
     return result
 
 
-_COLUMNS = (("decision", 20, False), ("this plan", 11, False), ("next best", 11, False), ("price", 15, True))
-"""80 columns leave room for a word of the last one."""
+_COLUMNS = (("decision", 22, False), ("this plan", 13, False), ("next best", 13, False), ("price", 16, True))
+LEAST_WIDTH = 94
+"""Columns that the table of decisions needs for what grows beside all else; below that it stands under the decision."""
 
 
-def _decisions(decisions: Sequence[Decision], base: Score, stages: Mapping[str, Set[str]]) -> Group:
-    """One table per subject, with the same columns."""
-    tables: list[RenderableType] = []
-    for subject in dict.fromkeys(item.subject for item in decisions):
-        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", show_header=not tables)
+class _Decisions:
+    """One table per subject, with the same columns, for the width at hand."""
+
+    def __init__(self, decisions: Sequence[Decision], base: Score, stages: Mapping[str, Set[str]]) -> None:
+        self._decisions, self._base, self._stages = decisions, base, stages
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        is_wide = options.max_width >= LEAST_WIDTH
+        for number, subject in enumerate(dict.fromkeys(item.subject for item in self._decisions)):
+            yield self._table(subject, is_wide=is_wide, has_header=not number)
+
+    def _table(self, subject: str, *, is_wide: bool, has_header: bool) -> Table:
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", show_header=has_header)
         for name, columns, is_right in _COLUMNS:
             justify: Literal["left", "right"] = "right" if is_right else "left"
             table.add_column(name, width=columns, justify=justify, overflow="fold")
         table.add_column("alone", width=9, justify="right", no_wrap=True)
-        table.add_column("what grows", overflow="fold")
+        if is_wide:
+            table.add_column("what grows", overflow="fold")
         table.add_row(Text(subject, style="bold"))
-        for item in decisions:
+        for item in self._decisions:
             if item.subject == subject:
-                name = f"  {_FIELD_WORDS.get(item.what, item.what)}"
-                table.add_row(name, _shown(item.value), *_rival(item, base, stages.get(subject, set())))
-        tables.append(table)
-    return Group(*tables)
+                self._add(table, item, is_wide=is_wide)
+        return table
+
+    def _add(self, table: Table, item: Decision, *, is_wide: bool) -> None:
+        name = f"  {_FIELD_WORDS.get(item.what, item.what)}"
+        *cells, grows = _rival(item, self._base, self._stages.get(item.subject, set()))
+        table.add_row(name, _shown(item.value), *cells, *((grows,) if is_wide else ()))
+        if grows and not is_wide:
+            table.add_row(Padding(Text(grows, style="dim"), (0, 0, 0, 4)))
 
 
 def _shown(value: str) -> str:
