@@ -106,17 +106,25 @@ class CompareResult(Shown):
         return comparison_report(self.plan, self.comparison)
 
 
-def explain_plan(plan: PlanLike, *, profile: str | PathLike[str] | None = None) -> ExplainResult:
+def explain_plan(
+    plan: PlanLike, *, profile: str | PathLike[str] | None = None, time_limit: str | None = None
+) -> ExplainResult:
     """Why a plan is as it is: what each decision is worth, what binds, where another plan takes over: `rlplan explain`.
 
-    Searches the plan's space some dozen times. `profile` is the calibration that the plan was made with. Raises
-    InfeasibleError where this version finds no plan for the request at all.
+    Searches the plan's space some dozen times. `profile` is the calibration that the plan was made with, `time_limit`
+    holds for all of it [that of the plan]: what there is no time for is named. Raises InfeasibleError where this
+    version finds no plan for the request at all.
     """
     from planner.explaining.explanation import explain_plan as explained
+    from planner.explaining.watch import Watch
     from planner.files.calibrated import overheads_with
+    from planner.units import Dimension, parse
 
     made = plan_of(plan).plan
-    return ExplainResult(explanation=explained(made, overheads_with(_text(profile), made)))
+    limit_s = made.limits.time_limit_s
+    if time_limit is not None:
+        limit_s = parse(time_limit, Dimension.TIME, where="time_limit")
+    return ExplainResult(explanation=explained(made, overheads_with(_text(profile), made), Watch(limit_s)))
 
 
 def calibrate(

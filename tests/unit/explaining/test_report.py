@@ -10,10 +10,15 @@ import pytest
 
 from planner.cli import run
 from planner.explaining.bottleneck import bottleneck
+from planner.explaining.case import open_case
 from planner.explaining.conflict import Conflict, Constraint
+from planner.explaining.decisions import decide
 from planner.explaining.explanation import Explanation
 from planner.explaining.relaxations import relax
 from planner.explaining.remedies import Remedy, RemedyKind, Topic
+from planner.explaining.sensitivity import sensitivity
+from planner.explaining.watch import Watch
+from planner.files.catalog import load_overheads
 from planner.files.plan import write_plan
 from planner.report.explain import conflict_report, explanation_document, explanation_report
 from planner.report.terminal import plain
@@ -98,3 +103,27 @@ def test_the_command_explains_why_there_is_no_plan(capsys: pytest.CaptureFixture
     assert run(["explain", *options]) == 3
     out = capsys.readouterr().out
     assert "Limits that cannot be met together" in out and "deadline" in out and "Traceback" not in out
+
+
+def test_a_short_limit_gives_a_part_and_names_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One limit for the whole command: what was not reached is named, and nothing is made up."""
+    plan = plan_of("dense")
+    case = open_case(plan, load_overheads(), Watch(3600.0))
+    case.watch.end()
+    decided, relaxed, sensitive = decide(case), relax(case), sensitivity(case)
+    assert decided == () and relaxed == () and sensitive.points == () and sensitive.growth is None
+    assert {"num_gpus of actor trainer", "links within nodes half as fast"} <= {*case.watch.not_reached}
+    found = replace(
+        _explanation("dense"), decisions=decided, relaxations=relaxed, sensitivity=sensitive,
+        not_reached=case.watch.not_reached,
+    )  # fmt: skip
+    text = plain(explanation_report(found), width=100)
+    assert "the time limit left no time for" in text and "--time-limit" in text
+    assert "What more would buy" not in text
+    file = tmp_path / "plan.json"
+    write_plan(plan, file)
+    assert run(["explain", str(file), "--time-limit", "2ms", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["not_reached"]) > 10 and document["decisions"] == []
+    assert run(["explain", str(file), "--time-limit", "soon"]) == 2
+    assert "--time-limit" in capsys.readouterr().err
