@@ -289,7 +289,8 @@ def _rule_problems(imported: Imported, plan: Plan, rules: FrameworkRules) -> tup
 
 
 def _for_scripts(rules: FrameworkRules, imported: Imported) -> FrameworkRules:
-    """The rules with what only a configuration can say: layers of each pipeline rank, and shards of a single rank."""
+    """The rules with what only a configuration can say: layers of each pipeline rank, shards of a single rank, layers
+    that every rank computes whole."""
     whole = frozenset({Sharding.DDP})
     is_alone = any(
         isinstance(item.strategy, TrainerStrategy) and item.strategy.shard_ranks == 1 for item in imported.workers
@@ -299,6 +300,7 @@ def _for_scripts(rules: FrameworkRules, imported: Imported) -> FrameworkRules:
         replace(
             item,
             allows_any_pp=imported.layers_are_given,
+            recurrent_tp=True,
             shardings=item.shardings | more,
             inference_shardings=item.inference_shardings | more,
         )

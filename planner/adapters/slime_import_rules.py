@@ -25,7 +25,14 @@ def _model(values: Values, plan: ReadPlan) -> None:
     """slime/backends/megatron_utils/megatron_to_hf/__init__.py: the weight sync renames weights by the model's name."""
     if plan.spec.model is None or values.config.get("model-name") is not None:
         return
-    architecture = load_model(plan.spec.model).architecture
+    model = load_model(plan.spec.model)
+    tp, architecture = values.whole("tensor-model-parallel-size", 1, minimum=1), model.architecture
+    if model.needs_whole_sequence and tp > 1:
+        # slime_plugins/models/hf_attention.py
+        values.find(
+            "tensor-model-parallel-size", Severity.NOTE,
+            f"slime computes linear attention whole on each of {tp} ranks: priced as if they divided it",
+        )  # fmt: skip
     if architecture not in load_framework("slime").model_architectures:
         values.find(
             MODEL, Severity.WARNING,

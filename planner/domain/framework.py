@@ -82,6 +82,8 @@ class TrainerBackend:
     """Architectures whose experts the back end can spread; empty: all."""
     ep_excludes_critic: bool = False
     ep_excludes_lora: bool = False
+    recurrent_tp: bool = True
+    """Tensor parallelism divides recurrent layers; else each rank computes them whole, and plans keep tp 1 there."""
     allows_any_pp: bool = False
     """Layers need not divide over the pipeline in any pattern: for configurations that say what each rank holds."""
     counts_sequences: frozenset[WorkerName] = frozenset()

@@ -84,6 +84,12 @@ def _kv_heads(backend: TrainerBackend, table: TrainerTable, _: bool, model: Mode
     return legal
 
 
+def _recurrent(backend: TrainerBackend, table: TrainerTable, _: bool, model: Model | None) -> BoolArray:
+    if backend.recurrent_tp or model is None or not model.needs_whole_sequence:
+        return _constant(table, True)
+    return np.asarray(table.tp == 1)
+
+
 def _cpu_optimizer(backend: TrainerBackend, table: TrainerTable, trains: bool, _: Model | None) -> BoolArray:
     if not trains:
         return _constant(table, True)
@@ -194,6 +200,7 @@ _ROW_RULES: tuple[_RowRule, ...] = (
         fault=lambda _, s: f"offload '{s.offload.value}' is not offered",
     ),
     _RowRule(reason="tp must divide heads and key/value heads", allows=_kv_heads),
+    _RowRule(reason="tp does not divide recurrent layers", allows=_recurrent),
     _RowRule(
         reason="ZeRO level not offered with the optimizer step on the host",
         allows=_cpu_optimizer,

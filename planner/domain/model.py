@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WHOLE_SEQUENCE_MIXERS = frozenset({"gated_delta_net", "lightning"})
+"""Kinds of attention whose recurrence no framework splits over context-parallel ranks (Megatron splits Mamba-2)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
@@ -164,6 +167,11 @@ class Model:
             for layer in self.layers
         )
         return self.num_params - idle
+
+    @property
+    def needs_whole_sequence(self) -> bool:
+        """Whether some layers are recurrent over the sequence in a way that is not split."""
+        return any(layer.attention.kind in WHOLE_SEQUENCE_MIXERS for layer in self.layers)
 
     @property
     def is_moe(self) -> bool:

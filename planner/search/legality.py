@@ -133,14 +133,6 @@ def _fp8_blocks(model: Model, tp: FloatArray, precision: Precision) -> BoolArray
     return divides(tp * FP8_BLOCK, model.hidden_size)
 
 
-WHOLE_SEQUENCE_MIXERS = ("gated_delta_net", "lightning")
-"""Layers whose recurrence no framework splits over context-parallel ranks (Megatron splits Mamba-2)."""
-
-
-def _needs_whole_sequence(model: Model) -> bool:
-    return any(layer.attention.kind in WHOLE_SEQUENCE_MIXERS for layer in model.layers)
-
-
 def _ulysses_heads(table: TrainerTable, facts: TrainerFacts) -> BoolArray:
     is_ulysses = table.context_parallel == CONTEXT_PARALLELS.index(ContextParallel.ULYSSES)
     legal = _everywhere(len(table), True)
@@ -198,7 +190,7 @@ TRAINER_RULES: tuple[TrainerRule, ...] = (
     TrainerRule(reason="Ulysses does not split the heads", allows=_ulysses_heads),
     TrainerRule(
         reason=RECURRENT_CP,
-        allows=lambda t, f: np.asarray((t.cp == 1) | (not _needs_whole_sequence(f.model))),
+        allows=lambda t, f: np.asarray((t.cp == 1) | (not f.model.needs_whole_sequence)),
     ),
     TrainerRule(
         reason="ZeRO-2/3 with pipeline parallelism",

@@ -49,7 +49,29 @@ def cases() -> dict[str, Plan]:
             plans[f"{name}-{size}-together"] = together(load(name), trainer, sleeping)
             for label, execution in (("apart", SYNCHRONOUS), ("ahead", ONE_STEP_OFF)):
                 plans[f"{name}-{size}-{label}"] = apart(load(name), trainer, rollout, execution=execution)
-    return {**plans, **_special()}
+    return {**plans, **_families(), **_special()}
+
+
+def _families() -> dict[str, Plan]:
+    """One plan for each family whose layers need flags of their own."""
+    trainers = {
+        "llama-3-8b": megatron(16, tp=2),
+        "mimo-7b": megatron(16, tp=2, pp=2),
+        "glm-4-9b-0414": megatron(16, tp=2, pp=2),
+        "glm-4.7-flash": megatron(16, tp=4, ep=4, etp=1),
+        "qwen2-57b-a14b": megatron(64, tp=4, pp=2, ep=8, etp=1),
+        "qwen3-next-80b-a3b": megatron(64, tp=1, pp=4, ep=8, etp=1),
+        "qwen3.5-27b": megatron(64, tp=1, pp=4),
+        "qwen3.5-35b-a3b": megatron(64, tp=1, pp=2, ep=8, etp=1),
+        "minimax-m2": megatron(64, tp=4, pp=2, ep=8, etp=1),
+        "glm-5": megatron(64, tp=4, pp=2, ep=8, etp=1),
+    }
+    plans: dict[str, Plan] = {}
+    for name, trainer in trainers.items():
+        work = load(name)
+        rollout = engine(trainer.num_gpus, tp=2, ep=2 if work.actor.is_moe else 1, idle=EngineIdle.SLEEP)
+        plans[f"{name}-family"] = together(work, trainer, rollout)
+    return plans
 
 
 def _special() -> dict[str, Plan]:

@@ -223,9 +223,11 @@ def _compare(plan: Plan, args: typing.Any, train: int) -> None:
         strategy = worker.strategy
         if isinstance(strategy, RolloutStrategy):
             found = (args.rollout_num_gpus, args.rollout_num_gpus_per_engine, args.sglang_pp_size, args.sglang_ep_size)
-            wanted = (strategy.num_gpus, strategy.tp * strategy.pp, strategy.pp, strategy.ep)
+            # SGLang's tp is that of the whole engine, attention groups included.
+            tp = strategy.tp * strategy.attention_dp
+            wanted = (strategy.num_gpus, tp * strategy.pp, strategy.pp, strategy.ep)
             assert found == wanted, f"engines {found} instead of {wanted}"
-            assert args.sglang_tp_size == strategy.tp
+            assert (args.sglang_tp_size, args.sglang_dp_size) == (tp, strategy.attention_dp)
             continue
         degrees = (
             args.tensor_model_parallel_size, args.pipeline_model_parallel_size, args.context_parallel_size,
