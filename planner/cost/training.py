@@ -129,7 +129,7 @@ def _stack(at: Layout, job: TrainerJob, overheads: Overheads) -> _Stack:
 def price_trainer(job: TrainerJob, table: TrainerTable, site: Site) -> WorkerCosts:
     """Costs of all strategies in `table` for one worker.
 
-    Chunks of about 16,000 rows keep temporaries in cache. Rows where a formula does not apply have is_legal
+    Chunks of a few thousand rows keep temporaries in cache. Rows where a formula does not apply have is_legal
     False and meaningless costs. KeyError when the GPU does not support `job.precision`.
     """
     totals = model_totals(job.model, job.has_vocabulary_head)
