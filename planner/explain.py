@@ -228,10 +228,23 @@ def _changes(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iter
         found = feasible(replace(request, limits=replace(limits, framework=None)), cluster)
         if found is not None:
             yield f"without --framework {limits.framework}: {format_seconds(found.time_s)} per iteration"
-    relaxed = list(relaxed_limits(request, cluster, feasible))
-    yield from relaxed
+    yield from lifted_decisions(request, cluster, feasible)
+    yield from relaxed_limits(request, cluster, feasible)
     if len(cluster.pools) == 1 and limits.max_gpus is None:
         yield from more_hardware(request, cluster.pools[0], feasible)
+
+
+def lifted_decisions(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[str]:
+    """What the user decided in place of the search, each option on its own, where a plan exists without it."""
+    limits = request.limits
+    for option, free in (
+        ("--fix", replace(limits, fixed=())),
+        ("--share", replace(limits, must_share=())),
+        ("--apart", replace(limits, must_not_share=())),
+    ):
+        found = feasible(replace(request, limits=free), cluster) if free != limits else None
+        if found is not None:
+            yield f"without {option}: {format_seconds(found.time_s)} per iteration"
 
 
 def relaxed_limits(request: PlanRequest, cluster: Cluster, feasible: Feasible) -> Iterator[str]:

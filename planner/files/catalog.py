@@ -305,7 +305,9 @@ def _parse_json(text: str, where: str) -> Mapping[str, object]:
     except RecursionError:
         raise InvalidInputError("is nested too deeply", where=where, accepted="a config.json") from None
     except ValueError as error:
-        raise InvalidInputError(f"is not JSON: {error}", where=where, accepted="a config.json") from None
+        # Python refuses integers of thousands of digits, with advice that is of no use here.
+        problem = str(error).partition("; use sys.")[0]
+        raise InvalidInputError(f"is not JSON: {problem}", where=where, accepted="a config.json") from None
     if not isinstance(value, dict):
         raise InvalidInputError(f"holds {kind_of(value)}", where=where, accepted="a JSON object, as in config.json")
     return value

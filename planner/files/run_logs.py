@@ -302,7 +302,11 @@ class _Reader:
     # ------------------------------------------------------------------------------------------ CSV
 
     def _is_header(self, line: str) -> bool:
-        names = [name.strip() for name in next(csv.reader([line]), [])]
+        try:
+            names = [name.strip() for name in next(csv.reader([line]), [])]
+        except csv.Error:
+            # Carriage returns or very long cells: not a header that a program has written.
+            return False
         is_table = "stage" in names and "seconds" in names
         if not is_table and not (len(names) > 1 and any(_timer_of(name) is not None for name in names)):
             return False

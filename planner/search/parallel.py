@@ -24,7 +24,10 @@ Result = TypeVar("Result")
 PROCESSES_VARIABLE = "RLPLAN_PROCESSES"
 """Environment variable with the number of processes; 1 for none beside this one."""
 MAX_PROCESSES = 4
-
+MAX_DIGITS = 6
+"""Longer numbers are ignored like anything else that is no number of processes."""
+PR_SET_PDEATHSIG = 1
+"""From <sys/prctl.h>."""
 
 _is_child = False
 """Whether this process is a fork that works on a share."""
@@ -37,7 +40,7 @@ def num_processes() -> int:
     if not sys.platform.startswith("linux") or multiprocessing.parent_process() is not None or _is_child:
         return 1
     given = os.environ.get(PROCESSES_VARIABLE, "")
-    if given.isascii() and given.isdigit():
+    if given.isascii() and given.isdigit() and len(given) <= MAX_DIGITS:
         return max(1, int(given))
     return min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
 
@@ -103,6 +106,7 @@ def _fork(work: Callable[[Sequence[Item]], Result], share: Sequence[Item]) -> _F
     with warnings.catch_warnings():
         # A progress line may run in a thread: the child takes no lock that it could hold.
         warnings.simplefilter("ignore", DeprecationWarning)
+        parent, end_with_parent = os.getpid(), _end_with_parent()
         try:
             pid = os.fork()
         except OSError:
@@ -110,9 +114,28 @@ def _fork(work: Callable[[Sequence[Item]], Result], share: Sequence[Item]) -> _F
             writer.close()
             return None
     if pid == 0:
+        end_with_parent(parent)
         _serve(work, share, writer)
     writer.close()
     return _Fork(pid, reader)
+
+
+def _end_with_parent() -> Callable[[int], None]:
+    """For a child to call with the number of its parent: it then ends with it, however that ends (`kill -9`, memory).
+
+    Looked up by the parent, since a child should import and load nothing. Linux only: prctl(2), PR_SET_PDEATHSIG.
+    """
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+
+    def arrange(parent: int) -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            # It ended before the call.
+            os._exit(0)
+
+    return arrange
 
 
 def _serve(work: Callable[[Sequence[Item]], Result], share: Sequence[Item], writer: Connection) -> NoReturn:

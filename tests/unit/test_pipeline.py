@@ -6,6 +6,7 @@ import pytest
 
 from planner import explain, parts, pipeline
 from planner.assembly import PlacedStrategy, structure_of
+from planner.domain.fixed import FixedField
 from planner.domain.hardware import Cluster, Pool
 from planner.domain.plan import DeviceGroup, Limits, Objective, Status
 from planner.domain.request import FixedWorker, PlanRequest
@@ -78,6 +79,21 @@ def test_what_does_not_fit_names_stage_instant_term_and_a_checked_change() -> No
     assert make_plan(request_on(qwen_workload("qwen3-235b-a22b"), num_gpus // 8)).status is Status.OPTIMAL
     with pytest.raises(InfeasibleError):
         make_plan(request_on(qwen_workload("qwen3-235b-a22b"), num_gpus // 8 - 1))
+
+
+@pytest.mark.parametrize(
+    ("option", "limits"),
+    [
+        ("--fix", Limits(fixed=(FixedField(worker=WorkerName.ACTOR_TRAINER, field="tp", value="3"),))),
+        ("--apart", Limits(must_not_share=((WorkerName.ROLLOUT_ENGINE, WorkerName.ACTOR_TRAINER),))),
+    ],
+)
+def test_what_the_user_decided_is_named_where_it_leaves_no_plan(option: str, limits: Limits) -> None:
+    one_gpu = Pool(name="h100", node=generic_node("h100").with_gpus(1), num_nodes=1, usd_per_gpu_hour=2.0)
+    cluster = Cluster(pools=(one_gpu,))
+    with pytest.raises(InfeasibleError) as failure:
+        make_plan(replace(request_on(qwen_workload("qwen3-0.6b"), limits=limits), cluster=cluster))
+    assert f"without {option}: " in str(failure.value)
 
 
 def test_a_limit_in_the_way_is_named_as_such() -> None:

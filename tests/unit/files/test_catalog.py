@@ -99,6 +99,7 @@ def test_the_message_names_file_and_key(tmp_path: Path) -> None:
         (b"\x00\xff\xfe\x80binary", "config.json"),
         (b"{", "is not JSON"),
         (b"hidden_size: 4", "is not JSON"),
+        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "has 5000 digits; accepted"),
         (b"[1, 2]", "holds a list"),
         (b"null", "holds nothing"),
         (b"3", "holds a number"),

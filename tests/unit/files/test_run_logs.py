@@ -125,6 +125,13 @@ def test_junk_between_good_lines_is_passed_over(tmp_path: Path) -> None:
     assert [record.iteration for record in log.records] == [1, 2]
 
 
+@pytest.mark.parametrize("odd", [b"Progress: 3%\rProgress: 4%, stage\n", b'"' + b"x" * 200_000 + b",stage\n"])
+def test_lines_that_are_no_csv_are_passed_over(tmp_path: Path, odd: bytes) -> None:
+    good = (LOGS / "verl-qwen3-8b.log").read_bytes()
+    log = read(tmp_path, odd + good)
+    assert len(log.records) == 8
+
+
 def test_many_bad_lines_are_counted_and_the_first_are_shown(tmp_path: Path) -> None:
     text = "step:1 - timing_s/gen:1.0\n" + "step:2 - timing_s/gen:\x1b[31mred\n" * 500
     log = read(tmp_path, text)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import struct
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -114,6 +117,34 @@ def test_an_error_is_the_parents(bad: int) -> None:
 
 
 @pytest.mark.usefixtures("four")
+def test_children_end_with_a_parent_that_is_killed() -> None:
+    """Whoever holds the other end of the output would else wait for them."""
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        try:
+            in_shares(partial(_sleep_after_a_byte, writer), range(8), least_items=2)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        started = sum(len(os.read(reader, 1)) for _ in range(4))
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        # The pipe ends as soon as no child holds it any more.
+        is_ended = bool(select.select([reader], [], [], 10)[0])
+        assert (started, is_ended) == (4, True)
+    finally:
+        os.close(reader)
+
+
+def _sleep_after_a_byte(writer: int, items: Sequence[int]) -> int:
+    os.write(writer, b".")
+    time.sleep(20)
+    return sum(items)
+
+
+@pytest.mark.usefixtures("four")
 def test_a_share_is_not_divided_again() -> None:
     found = in_shares(lambda items: in_shares(squares, items, least_items=1), range(8), least_items=4)
     assert len(found[1]) == 1
@@ -124,7 +155,7 @@ def test_workers_of_a_pool_use_one_process() -> None:
         assert pool.submit(num_processes).result() == 1
 
 
-@pytest.mark.parametrize("value", ["", "none", "-1", "²"])
+@pytest.mark.parametrize("value", ["", "none", "-1", "²", "9" * 5000])
 def test_a_setting_that_is_no_number_is_ignored(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.delenv(PROCESSES_VARIABLE, raising=False)
     usual = num_processes()
