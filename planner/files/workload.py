@@ -143,7 +143,7 @@ class _Reader:
         if value is None:
             return None
         if not math.isfinite(value) or not low <= value <= high:
-            self.fail(name, f"{value:g} is out of range", f"a number from {low:g} to {high:g}")
+            self.fail(name, f"{value:g} is out of range", f"a number from {low:g} to {high:,.12g}")
             return None
         return float(value)
 

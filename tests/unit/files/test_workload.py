@@ -198,7 +198,7 @@ def test_a_budget_asks_for_an_unknown_price() -> None:
         ({"memory_margin": "-5%"}, "is no share"),
         ({"num_prompts": 0}, "--prompts: 0 is out of range"),
         ({"num_prompts": 10**12}, "is out of range"),
-        ({"response_mean": float("nan")}, "is out of range"),
+        ({"response_mean": float("nan")}, "is out of range; accepted: a number from 1 to 16,777,216"),
         ({"response_mean": 9000.0}, "above the longest response"),
         ({"prompt_mean": 9000.0}, "above the longest prompt"),
         ({"response_cv": float("inf")}, "is out of range"),
