@@ -92,11 +92,6 @@ def _position_differences(config: Mapping[str, object]) -> tuple[str, ...]:
 
 def _layer_differences(model: Model) -> tuple[str, ...]:
     notes: list[str] = []
-    if model.needs_whole_sequence:
-        notes.append(
-            "slime computes linear attention in full on every tensor-parallel rank (slime_plugins/models/"
-            "hf_attention.py); plans for slime keep tp 1 there."
-        )
     if model.architecture == "glm_moe_dsa":
         notes.append(
             "Sparse attention gathers keys over context-parallel ranks (--allgather-cp); the plan priced a ring."

@@ -76,6 +76,30 @@ def read_permissions(spec: WorkloadSpec, problems: Problems) -> Permissions:
     )
 
 
+_FREEDOM = (SchedulingPolicy.SEQUENTIAL, SchedulingPolicy.FIFO, SchedulingPolicy.PLANNED)
+"""Controllers, each with the orders of all before it and more."""
+_CONTROLLERS = {
+    SchedulingPolicy.SEQUENTIAL: "waits for each stage before it starts the next",
+    SchedulingPolicy.FIFO: "starts stages in the order in which they become ready",
+}
+
+
+def check_policy(
+    spec: WorkloadSpec, problems: Problems, policy: SchedulingPolicy | None, framework: str | None
+) -> None:
+    """Notes an order of stages that the framework's controller does not have: no plan with it could be exported."""
+    if policy is None or framework is None:
+        return
+    from planner.files.framework import load_framework
+
+    rules = load_framework(framework)
+    if _FREEDOM.index(policy) <= _FREEDOM.index(rules.policy):
+        return
+    works = f"{spec.place('policy')} {rules.policy.value}, which is what {rules.title} gets without it"
+    message = f"{policy.value}: the controller of {rules.title} {_CONTROLLERS[rules.policy]}"
+    _fail(spec, problems, "policy", message, works)
+
+
 def check_workers(spec: WorkloadSpec, problems: Problems, permitted: Limits, workload: Workload) -> None:
     """Notes what is asked of workers that the workload does not have: it would never be kept."""
     known = {worker.name for worker in build_graph(workload).workers}

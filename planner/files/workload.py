@@ -20,7 +20,7 @@ from planner.domain.request import PlanRequest
 from planner.domain.workload import Reward, RewardKind, Workload
 from planner.errors import InvalidInputError, nearest
 from planner.files.gpus import Hardware, read_hardware
-from planner.files.permissions import check_workers, read_permissions
+from planner.files.permissions import check_policy, check_workers, read_permissions
 from planner.files.problems import Problems
 from planner.files.spec import WorkloadSpec
 from planner.units import Dimension, parse
@@ -459,6 +459,8 @@ def _read_limits(reader: _Reader, hardware: Hardware | None) -> Limits:
     max_gpus = reader.count("max_gpus", None, 10**6, "", "")
     time_limit = reader.quantity("time_limit", Dimension.TIME)
     permitted = read_permissions(spec, reader.problems)
+    framework = _read_framework(reader)
+    check_policy(spec, reader.problems, permitted.policy, framework)
     return Limits(
         max_staleness=permitted.max_staleness,
         allow_partial_rollouts=permitted.allow_partial_rollouts,
@@ -473,7 +475,7 @@ def _read_limits(reader: _Reader, hardware: Hardware | None) -> Limits:
         max_iteration_s=deadline_s / steps if deadline_s and steps else None,
         max_gpus=max_gpus,
         max_usd_per_iteration=budget_usd / steps if budget_usd and steps else None,
-        framework=_read_framework(reader),
+        framework=framework,
         time_limit_s=time_limit or DEFAULT_TIME_LIMIT_S,
         solver=_read_solver(reader),
         seed=_read_seed(reader),

@@ -93,6 +93,13 @@ def test_what_is_wrong_is_named(given: dict[str, object], words: str) -> None:
             "--apart: actor trainer and ref",
         ),
         (WorkloadSpec(fix=("actor: tp=8, tp=4",)), "--fix: tp of the actor trainer is 8 and 4"),
+        (
+            WorkloadSpec(policy="planned", framework="verl"),
+            "--policy: planned: the controller of verl waits for each stage before it starts the next; accepted: "
+            "--policy sequential",
+        ),
+        (WorkloadSpec(policy="fifo", framework="NeMo RL"), "--policy: fifo: the controller of NeMo-RL waits"),
+        (WorkloadSpec(policy="planned", framework="openrlhf"), "accepted: --policy fifo"),
         (WorkloadSpec(fix=("actor: tp=8", "actor trainer: tp=4")), "--fix: tp of the actor trainer is 8 and 4"),
     ],
 )
@@ -106,3 +113,13 @@ def test_what_holds_for_other_algorithms_is_kept() -> None:
     spec = WorkloadSpec(model="qwen3-8b", gpus="16xh100", algorithm="ppo", share=("actor+critic",))
     fixed = build_request(replace(spec, fix=("critic: tp=8", "critic trainer: tp=8"))).limits.fixed
     assert {(item.worker, item.value) for item in fixed} == {(WorkerName.CRITIC_TRAINER, "8")}
+
+
+def test_orders_that_the_controller_of_a_framework_has() -> None:
+    def asked(policy: str, framework: str) -> SchedulingPolicy | None:
+        spec = WorkloadSpec(model="qwen3-8b", gpus="8xh100", policy=policy, framework=framework)
+        return build_request(spec).limits.policy
+
+    assert asked("sequential", "verl") is SchedulingPolicy.SEQUENTIAL
+    assert asked("sequential", "openrlhf") is SchedulingPolicy.SEQUENTIAL
+    assert asked("fifo", "openrlhf") is SchedulingPolicy.FIFO
