@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.domain.execution import NUM_SHARES
 from planner.domain.plan import Plan
 from planner.domain.stages import ROLLOUTS, StageName
 from planner.simulate.engine import Request
@@ -53,12 +54,30 @@ def requests(script: Script, batch: int) -> list[list[Request]]:
 
 def divided(script: Script, groups: list[list[Request]]) -> dict[StageName, list[list[Request]]]:
     """Which groups of a batch each part of the rollout generates: the second one takes its share of the prompts, in
-    whole prompts and at least one; all go to the first where the rollout is not split."""
+    whole prompts and at least one, and where there are too few for that its share of the responses; all go to the first
+    where the rollout is not split."""
     execution = script.plan.execution
     if not execution.is_split:
         return {StageName.ROLLOUT: groups}
-    second = min(max(round(len(groups) * execution.second_share_ratio), 1), len(groups) - 1)
-    return dict(zip(ROLLOUTS, (groups[:-second], groups[-second:]), strict=True))
+    if len(groups) < NUM_SHARES:
+        # Both parts read the prompt that is divided.
+        units = [[request] for group in groups for request in group]
+        first, second = _cut(units, execution.second_share_ratio)
+        return dict(zip(ROLLOUTS, (_by_prompt(first), _by_prompt(second)), strict=True))
+    return dict(zip(ROLLOUTS, _cut(groups, execution.second_share_ratio), strict=True))
+
+
+def _cut(units: list[list[Request]], share: float) -> tuple[list[list[Request]], list[list[Request]]]:
+    """All but the last units, and these: the share of them, at least one on either side."""
+    second = min(max(round(len(units) * share), 1), len(units) - 1)
+    return units[:-second], units[-second:]
+
+
+def _by_prompt(units: list[list[Request]]) -> list[list[Request]]:
+    groups: dict[int, list[Request]] = {}
+    for unit in units:
+        groups.setdefault(unit[0].group, []).extend(unit)
+    return list(groups.values())
 
 
 def verdicts(script: Script, responses: Sequence[Request]) -> list[Request]:

@@ -99,6 +99,18 @@ def test_groups_of_engines_that_run_ahead_keep_to_the_staleness(mode: ExecutionM
             assert all(a.end_s <= b.start_s + 1e-9 for a, b in pairwise(own))
 
 
+@pytest.mark.parametrize(
+    ("num_prompts", "mode"),
+    [(1, ExecutionMode.SYNCHRONOUS), (4, ExecutionMode.SYNCHRONOUS), (4, ExecutionMode.STREAMING)],
+)
+def test_few_prompts_are_divided_by_their_responses(num_prompts: int, mode: ExecutionMode) -> None:
+    plan = synchronous() if mode is ExecutionMode.SYNCHRONOUS else apart(2, mode)
+    work = replace(plan.workload, num_prompts=num_prompts, group_size=NUM_RESPONSES // num_prompts)
+    few = run(replace(plan, workload=work))
+    # Each prompt is read once or twice, not once per sixteen responses.
+    assert few.iteration_s.mean == pytest.approx(run(plan).iteration_s.mean, rel=0.1)
+
+
 def test_a_second_group_takes_work_off_streaming_engines() -> None:
     """With a fiftieth of the trainer's work the engines bind: two equal groups need half the time of one."""
     plan = apart(2, ExecutionMode.STREAMING)
