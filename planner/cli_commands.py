@@ -71,8 +71,15 @@ def build_app(name: str) -> typer.Typer:
     )
     app.callback()(_root)
     for command in [name] if name in COMMANDS else COMMANDS:
-        app.command(command)(load(command))
+        function = load(command)
+        app.command(command, short_help=_first_sentence(function))(function)
     return app
+
+
+def _first_sentence(function: Callable[..., None]) -> str:
+    """For the list of commands, where the parser would else cut it off at the width of the terminal."""
+    first_line = (function.__doc__ or "").partition("\n\n")[0]
+    return " ".join(first_line.split()).partition(". ")[0].rstrip(".") + "."
 
 
 def _print_version(wanted: bool) -> None:

@@ -71,8 +71,8 @@ def _number(field: str, help: str) -> OptionInfo:
 
 
 def file_path(text: str) -> Path:
-    """The path of a file, which a directory's is not."""
-    if not text.strip() or text.endswith(("/", "/.")):
+    """The path of a file, which a directory's is not, and neither is `-`: it means a stream elsewhere."""
+    if not text.strip() or text == "-" or text.endswith(("/", "/.")):
         raise ValueError
     return Path(text)
 

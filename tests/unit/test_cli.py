@@ -235,6 +235,7 @@ def test_interrupt_is_quiet(pipeline: FakePipeline, capsys: pytest.CaptureFixtur
         (["plan", "qwen3-8b", "--kl", "-0.5"], "--kl: -0.5 is out of range"),
         (["plan", "qwen3-8b", "--gpus", "--json"], "--gpus: needs a value before '--json'"),
         (["plan", "qwen3-8b", "-o", "--json"], "--output: needs a value before '--json'"),
+        (["plan", "qwen3-8b", "-o", "-"], "--output: '-' is not a file name"),
         (["plan", "qwen3-8b", "--json=yes"], "--json"),
         (["plan", "a", "b"], "unexpected extra argument"),
         (["show"], "'PLAN'; see rlplan show --help"),
@@ -267,6 +268,16 @@ def test_no_command_is_help_and_exit_2(capsys: pytest.CaptureFixture[str]) -> No
     assert printed.out == ""
     assert all(name in printed.err for name in COMMANDS)
     assert "plan qwen3-32b --gpus 32xh100   a first plan" in printed.err
+
+
+def test_the_list_of_commands_is_not_cut_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "..." not in text.partition("Commands:")[2]
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_only_the_command_that_was_asked_for_is_registered() -> None:
