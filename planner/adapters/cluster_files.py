@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from planner.adapters.cluster_groups import plan_bundles
-from planner.adapters.export import ExportFile, plan_digest, write_files
+from planner.adapters.export import ExportFile, plan_digest, with_remarks, write_files
 from planner.adapters.registry import exported_files
 from planner.adapters.shell import comment, shell_word
 from planner.domain.framework_placed import placed_workers
@@ -72,10 +72,12 @@ def export_with_cluster_files(
     with_ray: bool = False,
     launcher: str | None = None,
     image: str | None = None,
+    remarks: Sequence[str] = (),
 ) -> tuple[Path, ...]:
     """Writes the export to `framework` and beside it what gets the nodes; returns the paths.
 
-    `launcher` is a name of Launcher, `image` a container image. Raises InvalidInputError as `exported_files`,
+    `launcher` is a name of Launcher, `image` a container image, `remarks` are lines for the README on what the files
+    are predicted to do. Raises InvalidInputError as `exported_files`,
     `launcher_file` and `write_files` do; then nothing is left behind.
     """
     if launcher is not None and launcher.lower() not in tuple(Launcher):
@@ -93,7 +95,7 @@ def export_with_cluster_files(
     further = [ray_file(plan, digest)] if with_ray else []
     if launcher is not None:
         further.append(launcher_file(Launcher(launcher.lower()), plan, files, digest, image=image))
-    return write_files(directory, (*files, *further))
+    return write_files(directory, (*(with_remarks(file, remarks) for file in files), *further))
 
 
 def ray_file(plan: Plan, digest: str) -> ExportFile:

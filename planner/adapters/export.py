@@ -202,6 +202,15 @@ One iteration: {format_seconds(plan.time_s)} predicted; {execution_text(plan)}.
     return ExportFile(name=README, text=text, before="<!-- ", after=" -->")
 
 
+def with_remarks(file: ExportFile, remarks: Sequence[str]) -> ExportFile:
+    """The README with lines of Markdown at its end; any other file, and a README without remarks, as it is."""
+    if file.name != README or not remarks:
+        return file
+    listed = "\n".join(comment(line) for line in remarks[1:])
+    text = f"{file.text.rstrip()}\n\n## Predicted as exported\n\n{comment(remarks[0])}\n\n{listed}".rstrip()
+    return replace(file, text=f"{text}\n\n")
+
+
 def cell(text: str) -> str:
     """Text that stays inside a table cell or code span."""
     return comment(text).replace("|", "\\|").replace("`", "'")

@@ -44,20 +44,18 @@ def export(
     """Writes the files that start exactly this plan in a framework, and returns their paths: `rlplan export`.
 
     `to` is verl, nemo-rl, openrlhf, areal or slime. `ray` adds placement groups, `launcher` (skypilot, kuberay, slurm)
-    a job file, `image` its container image. Raises InvalidInputError when the framework cannot run the plan, with
-    every reason; then nothing is written.
+    a job file, `image` its container image. The README says what the files are predicted to do beside the plan. Raises
+    InvalidInputError when the framework cannot run the plan, with every reason; then nothing is written.
     """
-    from planner.adapters.cluster_files import export_with_cluster_files
     from planner.adapters.registry import EXPORTERS
+    from planner.exporting import export as write_export
 
     name = to.lower()
     if name not in EXPORTERS:
         raise InvalidInputError(
             f"{to[:60]!r} has no export", where="to", accepted=", ".join(EXPORTERS), suggestion=nearest(to, EXPORTERS)
         )
-    return export_with_cluster_files(
-        name, plan_of(plan).plan, Path(directory), with_ray=ray, launcher=launcher, image=image
-    )
+    return write_export(name, plan_of(plan).plan, Path(directory), with_ray=ray, launcher=launcher, image=image).paths
 
 
 def simulate_plan(

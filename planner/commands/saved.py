@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -70,9 +71,11 @@ def export(
             accepted=", ".join(opt.EXPORTS),
             suggestion=nearest(to, opt.EXPORTS),
         )
-    from planner.adapters.cluster_files import export_with_cluster_files
+    from planner.exporting import export as write_export
     from planner.files.plan import read_plan
 
-    plan = read_plan(file)
-    for path in export_with_cluster_files(to.lower(), plan, directory, with_ray=ray, launcher=launcher, image=image):
+    written = write_export(to.lower(), read_plan(file), directory, with_ray=ray, launcher=launcher, image=image)
+    for path in written.paths:
         print(printable(str(path)))
+    # Paths alone go to the standard output, for programs.
+    print(printable(written.summary), file=sys.stderr)

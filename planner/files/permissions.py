@@ -95,7 +95,7 @@ def check_policy(
     rules = load_framework(framework)
     if _FREEDOM.index(policy) <= _FREEDOM.index(rules.policy):
         return
-    works = f"{spec.place('policy')} {rules.policy.value}, which is what {rules.title} gets without it"
+    works = f"{rules.policy.value}, the default with {rules.title}"
     message = f"{policy.value}: the controller of {rules.title} {_CONTROLLERS[rules.policy]}"
     _fail(spec, problems, "policy", message, works)
 

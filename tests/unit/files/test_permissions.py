@@ -95,11 +95,10 @@ def test_what_is_wrong_is_named(given: dict[str, object], words: str) -> None:
         (WorkloadSpec(fix=("actor: tp=8, tp=4",)), "--fix: tp of the actor trainer is 8 and 4"),
         (
             WorkloadSpec(policy="planned", framework="verl"),
-            "--policy: planned: the controller of verl waits for each stage before it starts the next; accepted: "
-            "--policy sequential",
+            "controller of verl waits for each stage before it starts the next; accepted: sequential, the default",
         ),
         (WorkloadSpec(policy="fifo", framework="NeMo RL"), "--policy: fifo: the controller of NeMo-RL waits"),
-        (WorkloadSpec(policy="planned", framework="openrlhf"), "accepted: --policy fifo"),
+        (WorkloadSpec(policy="planned", framework="openrlhf"), "accepted: fifo, the default with OpenRLHF"),
         (WorkloadSpec(fix=("actor: tp=8", "actor trainer: tp=4")), "--fix: tp of the actor trainer is 8 and 4"),
     ],
 )
