@@ -76,6 +76,6 @@ def export(
 
     written = write_export(to.lower(), read_plan(file), directory, with_ray=ray, launcher=launcher, image=image)
     for path in written.paths:
-        print(printable(str(path)))
+        print(printable(str(path)), flush=True)
     # Paths alone go to the standard output, for programs.
     print(printable(written.summary), file=sys.stderr)
