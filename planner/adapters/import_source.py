@@ -57,8 +57,11 @@ class Source:
 def open_source(file: Path, *, given: Mapping[str, str] | None = None, root: Path | None = None) -> Source:
     """Reads `file`: YAML by its suffix, anything else as a shell script, which is never executed.
 
-    Raises InvalidInputError for a file that cannot be read or is neither.
+    Raises InvalidInputError for a file that cannot be read or is neither, and for a root that is no directory.
     """
+    if root is not None and not root.is_dir():
+        problem = "is no directory" if root.exists() else "does not exist"
+        raise InvalidInputError(problem, where=f"--root: {root}", accepted="a directory that holds what FILE reads")
     values = dict(given or {})
     base = (root or file.absolute().parent).resolve()
     if file.suffix.lower() in YAML_SUFFIXES:

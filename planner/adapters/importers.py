@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from importlib import import_module
 from typing import Protocol, cast
 
+from planner.adapters.findings import Finding, Severity
 from planner.adapters.import_retry import with_environment
 from planner.adapters.import_source import Source
+from planner.adapters.import_trainer import by_severity
 from planner.adapters.imported import Imported
-from planner.adapters.shell_script import shown
+from planner.adapters.shell_script import ACCELERATOR, shown
 from planner.errors import InvalidInputError, nearest
 
 IMPORTERS: dict[str, str] = {
@@ -50,14 +54,38 @@ def import_source(source: Source, framework: str = "auto") -> Imported:
     """
     source = with_environment(source)
     if framework != "auto":
-        return importer(framework).read(source)
+        return _with_strays(importer(framework).read(source), source)
     for name in IMPORTERS:
         module = importer(name)
         if module.recognises(source):
-            return module.read(source)
+            return _with_strays(module.read(source), source)
     started = ", ".join(shown(launch.target) for launch in source.launches[:5])
     raise InvalidInputError(
         f"starts {started or 'no Python program that is known'}: no framework recognises it",
         where=str(source.file),
         accepted=f"--from {' or --from '.join(IMPORTERS)}",
     )
+
+
+_DOTTED = frozenset({"verl"})
+"""Frameworks whose keys have dots and whose values all stand in the script: a given name without one is a variable."""
+
+
+def _with_strays(imported: Imported, source: Source) -> Imported:
+    """The configuration with a warning for each given variable that the script does not name."""
+    if source.script is None or imported.framework not in _DOTTED:
+        return imported
+    texts = [text for _, text in source.script.sources]
+    strays = [
+        name
+        for name in source.environment
+        if name != ACCELERATOR and not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts)
+    ]
+    found = tuple(
+        Finding(
+            place="--set", severity=Severity.WARNING, message=f"nothing in the script reads {name[:60]}",
+            remedy="the name of a variable as the script has it, or of a key with its dots",
+        )
+        for name in strays
+    )  # fmt: skip
+    return replace(imported, findings=by_severity((*imported.findings, *found)))

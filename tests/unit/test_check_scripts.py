@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from planner.adapters.findings import Severity
+from planner.adapters.import_source import open_source
 from planner.api.checking import checked
 from planner.check import CheckView
 from planner.domain.stages import WorkerName
 from planner.domain.strategy import Sharding
+from planner.errors import InvalidInputError
 from planner.files.spec import WorkloadSpec
 from tests.adapters.imports import messages, read, trainer
 
@@ -151,3 +153,22 @@ cluster: {gpus_per_node: 8, num_nodes: 1}
     view = view_of(tmp_path, {"examples/configs/value.yaml": text}, framework="nemo-rl")
     assert trainer(view.imported, WorkerName.CRITIC_TRAINER).tp == 2
     assert not any("one back end" in text for text in view.problems), view.problems
+
+
+def test_a_given_variable_that_no_script_names_is_said(tmp_path: Path) -> None:
+    script = {"run.sh": VERL.format(estimator="grpo", group=8, gpus="${NGPUS:-8}", more="")}
+    found = messages(read(tmp_path, script, "NGPU=4", "NGPUS=8"), Severity.WARNING)
+    assert "nothing in the script reads NGPU " in found and "reads NGPUS" not in found
+
+
+@pytest.mark.parametrize("root", ["missing", "run.sh"])
+def test_a_root_that_is_no_directory_is_refused(tmp_path: Path, root: str) -> None:
+    (tmp_path / "run.sh").write_text("true", encoding="utf-8")
+    with pytest.raises(InvalidInputError, match="--root"):
+        open_source(tmp_path / "run.sh", root=tmp_path / root)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that opens and cannot be read")
+def test_a_file_that_opens_and_cannot_be_read_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="/proc/self/mem: cannot be read"):
+        open_source(Path("/proc/self/mem"))

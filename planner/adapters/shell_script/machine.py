@@ -63,16 +63,19 @@ def slurm_environment(file: Path) -> dict[str, str]:
 
 def _header(file: Path) -> list[str]:
     """The comments before the first command, which are all that sbatch looks at."""
+    header: list[str] = []
     if not file.is_file():
+        return header
+    try:
+        with file.open(encoding="utf-8", errors="replace") as script:
+            while len(header) < MAX_HEADER_LINES:
+                line = script.readline(MAX_HEADER_LINE)
+                if not line or (line.strip() and not line.startswith("#")):
+                    break
+                header.append(line)
+    except OSError:
         # Who opens the script itself says what is wrong with it.
         return []
-    header: list[str] = []
-    with file.open(encoding="utf-8", errors="replace") as script:
-        while len(header) < MAX_HEADER_LINES:
-            line = script.readline(MAX_HEADER_LINE)
-            if not line or (line.strip() and not line.startswith("#")):
-                break
-            header.append(line)
     return header
 
 
