@@ -1,7 +1,7 @@
 """How many launch scripts and configurations of a checkout `rlplan check` understands. Nothing is executed.
 
     python -m benchmarks.corpus DIRECTORY [DIRECTORY ...] [--revision REV] [--only NAME] [--gpus TYPE]
-                                [--set NAME=VALUE] [--list] [--reasons]
+                                [--set NAME=VALUE] [--list] [--reasons] [--price]
 
 Every shell script and every YAML file below a directory is read as `--from auto` and `--gpus TYPE` would. With
 `--revision` the directory is a git repository, also a bare one, and the files are those of the revision (read with
@@ -15,7 +15,8 @@ broken      read, but degrees do not fit the GPUs or lines are lost: the reason 
 rest        a script that names a trainer of the framework and in which no launch was found
 
 Supervised and preference training, evaluation and tools are not counted; `--list` prints every file that is not
-complete, `--reasons` how many files each reason has.
+complete, `--reasons` how many files each reason has. `--price` prices every complete file as a check does, without its
+search for something better, and says how many break a rule: all that the check would call broken but for memory.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ from planner.adapters.import_model import NOT_KNOWN, NOT_MODELLED
 from planner.adapters.import_source import MODEL, open_source, parse_given, with_accelerator
 from planner.adapters.imported import Imported
 from planner.adapters.importers import IMPORTERS, import_source
+from planner.check import gpus_text, rule_problems
 from planner.errors import RlplanError
+from planner.files.spec import WorkloadSpec, override
+from planner.files.workload import build_request
 
 KINDS = ("complete", "model", "outside", "asked", "broken", "rest")
 TRAINERS = {
@@ -142,18 +146,46 @@ def main() -> None:
     parser.add_argument("--gpus", default="h100", help="the type that --gpus would name; '' for none [h100]")
     parser.add_argument("--list", action="store_true", help="print every file that is not complete")
     parser.add_argument("--reasons", action="store_true", help="print how many files each reason has")
+    parser.add_argument("--price", action="store_true", help="count what a check calls broken, memory left aside")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="given to every script")
     arguments = parser.parse_args()
     known = with_accelerator(parse_given(tuple(arguments.set)), arguments.gpus or None)
     found: list[Outcome] = []
+    priced: dict[Path, tuple[str, ...] | None] = {}
     for directory in arguments.directories:
         with checkout(directory, arguments.revision) as root:
-            found += [outcome(file, root, arguments.only, known) for file in files_of(root)]
+            here = [outcome(file, root, arguments.only, known) for file in files_of(root)]
+            found += here
+            for item in here if arguments.price else ():
+                if item.kind == "complete":
+                    rules = _rules(root / item.file, root, item.framework, known, arguments.gpus)
+                    priced[item.file] = rules
     if arguments.list:
         _list(found)
     if arguments.reasons:
         _reasons(found)
     _table(found)
+    if arguments.price:
+        _broken_rules(priced)
+
+
+def _rules(file: Path, root: Path, framework: str, known: Mapping[str, str], gpus: str) -> tuple[str, ...] | None:
+    """Errors and broken rules of a complete file on nodes of a type; None where it cannot be put on them."""
+    imported = import_source(open_source(file, given=dict(known), root=root), framework)
+    spec = override(imported.spec, WorkloadSpec(gpus=gpus_text(imported, gpus)))
+    errors = tuple(item.message for item in imported.findings if item.severity is Severity.ERROR)
+    try:
+        return (*errors, *rule_problems(imported, build_request(spec)))
+    except RlplanError as error:
+        return errors or (None if "a node of" in str(error) else (str(error),))
+
+
+def _broken_rules(found: Mapping[Path, tuple[str, ...] | None]) -> None:
+    priced = {file: rules for file, rules in found.items() if rules is not None}
+    broken = {file: rules for file, rules in priced.items() if rules}
+    print(f"priced: {len(priced)}, of which {len(broken)} break a rule")
+    for file, rules in broken.items():
+        print(f"  {file}: {rules[0][:140]}")
 
 
 def _list(found: list[Outcome]) -> None:

@@ -124,6 +124,22 @@ def check(imported: Imported, request: PlanRequest) -> CheckView:
     )
 
 
+def rule_problems(imported: Imported, request: PlanRequest) -> tuple[str, ...]:
+    """Rules that a configuration breaks on the request's cluster, without capacities: a check without its searches.
+
+    Raises InvalidInputError where it cannot be priced.
+    """
+    if request.cluster is None:
+        raise InvalidInputError("a check needs the cluster that the configuration is for", where="--gpus")
+    rules = load_framework(imported.framework)
+    imported = _on_cluster(imported, request.cluster, rules)
+    request = as_run(imported, request)
+    workers = tuple(_whole(worker) for worker in placed(imported, request))
+    priced = price_fixed(request, workers, imported.execution)
+    capacities = _texts([item for item in priced.misfits if item.kind is not MisfitKind.RULE])
+    return tuple(text for text in _problems(imported, priced, rules) if text not in capacities)
+
+
 def _on_cluster(imported: Imported, cluster: Cluster, rules: FrameworkRules) -> Imported:
     """The configuration on the nodes that are there, with the controller of its framework."""
     nodes, per_node = imported.node_shape(cluster.pools[0].node.gpus_per_node)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.domain.plan import Limits, Objective, Status
+from planner.errors import NoPlanFoundError
+from planner.search.clock import Clock
+from planner.search.problem import SearchLimits
 from planner.search.solve import SearchResult
 from planner.search.space import WHOLE
 from planner.solving import Outcome, best_within, search_limits
@@ -34,11 +37,13 @@ class FrontPoint:
 def pareto_front(outcome: Outcome, limits: Limits) -> tuple[FrontPoint, ...]:
     """The front from the fastest to the cheapest plan, at most MAX_POINTS of them; empty where nothing fits.
 
-    Times of neighbours differ by at least a step, which is 1 % or so much that MAX_POINTS suffice.
+    Times of neighbours differ by at least a step, which is 1 % or so much that MAX_POINTS suffice. One time limit holds
+    for all of them; what it does not reach is at the fast end.
     """
+    clock = Clock(limits.time_limit_s)
     base = replace(search_limits(limits), tie_tolerance_ratio=0.0, num_alternatives=0)
-    fastest = best_within(outcome, replace(base, objective=Objective.TIME))
-    if fastest.solution is None:
+    fastest = _searched(outcome, replace(base, objective=Objective.TIME), clock)
+    if fastest is None or fastest.solution is None:
         return ()
     least_s = fastest.solution.time_s
     cheap = replace(base, objective=Objective.COST)
@@ -47,8 +52,8 @@ def pareto_front(outcome: Outcome, limits: Limits) -> tuple[FrontPoint, ...]:
     deadline_s = base.max_iteration_s
     step: float | None = None
     while True:
-        result = best_within(outcome, replace(cheap, max_iteration_s=deadline_s))
-        if result.solution is None:
+        result = _searched(outcome, replace(cheap, max_iteration_s=deadline_s), clock)
+        if result is None or result.solution is None:
             break
         point = _point(result)
         points.append(point if is_complete else replace(point, is_proven=False))
@@ -58,6 +63,14 @@ def pareto_front(outcome: Outcome, limits: Limits) -> tuple[FrontPoint, ...]:
             break
         deadline_s = max(point.time_s * (1.0 - step), least_s * (1.0 + 1e-9))
     return tuple(reversed(_undominated(points)))
+
+
+def _searched(outcome: Outcome, limits: SearchLimits, clock: Clock) -> SearchResult | None:
+    """The search in the time that is left; None when it is over first."""
+    try:
+        return best_within(outcome, replace(limits, time_limit_s=clock.left_s))
+    except NoPlanFoundError:
+        return None
 
 
 def _point(result: SearchResult) -> FrontPoint:

@@ -348,7 +348,7 @@ def _response_effect(
     )
     problem = make_problem(priced, inputs, cluster, request.limits)
     part = SearchPart(inputs=inputs, priced=priced, problem=problem)
-    best = solve_parts((part,), inputs.rules, limits)[1].solution
+    best = solve_parts((part,), limits)[1].solution
     gain = 0.0 if best is None else 1.0 - best.time_s / same.time_s
     if best is None or gain <= SENSITIVITY_GAIN_RATIO:
         return f"{where} this plan takes {format_seconds_like(same.time_s, solution.time_s)}"

@@ -212,7 +212,7 @@ def _least_stale(
     best = steps[-1].result
     chosen = next(step for step in steps if step.result.value <= best.value * (1.0 + TIE_TOLERANCE_RATIO))
     if chosen.part.inputs.execution.is_asynchronous:
-        part, shown = solve_parts((chosen.part,), shop.rules, limits)
+        part, shown = solve_parts((chosen.part,), limits)
         if _is_near(shown, chosen.result):
             chosen = replace(chosen, part=part, result=replace(shown, bound=min(shown.bound, chosen.result.bound)))
     status = chosen.result.status
@@ -297,7 +297,7 @@ def _solve(
     """
     parts = tuple(shop.part(execution) for execution in executions)
     limits = replace(limits, time_limit_s=shop.clock.left_s)
-    part, result = solve_parts(parts, shop.rules, limits, beat=beat)
+    part, result = solve_parts(parts, limits, beat=beat)
     if not shop.may_split or result.cause not in (None, Cause.LIMITS):
         return part, result
     # Of what the time does not reach only the work bound is known.
@@ -338,7 +338,7 @@ def _better(
     if found.solution is not None and (beat is None or found.value < beat * (1.0 - TIE_TOLERANCE_RATIO)):
         part, shown = split_part, found
         if limits.tie_tolerance_ratio > 0.0 or limits.num_alternatives:
-            _, shown = solve_parts((part,), shop.rules, replace(limits, time_limit_s=shop.clock.left_s))
+            _, shown = solve_parts((part,), replace(limits, time_limit_s=shop.clock.left_s))
         alternatives = _alternatives(result, shown.alternatives, limits.num_alternatives)
         status = Status.OPTIMAL if status in (Status.OPTIMAL, Status.INFEASIBLE) else Status.FEASIBLE
         shown = shown if _is_near(shown, found) else found
@@ -380,7 +380,6 @@ def _alternatives(
 
 def solve_parts(
     parts: Sequence[SearchPart],
-    rules: FrameworkRules | None,
     limits: SearchLimits,
     *,
     beat: float | None = None,
@@ -390,7 +389,7 @@ def solve_parts(
     problems: list[SearchProblem] = []
     bounds_s: list[float] = []
     for part in parts:
-        for problem, bound_s in _sub_problems(part, rules):
+        for problem, bound_s in _sub_problems(part):
             owners.append(part)
             problems.append(problem)
             bounds_s.append(bound_s)
@@ -404,7 +403,8 @@ def solve_parts(
     return owners[result.part], replace(result, num_excluded=told)
 
 
-def _sub_problems(part: SearchPart, rules: FrameworkRules | None) -> Iterator[tuple[SearchProblem, float]]:
+def _sub_problems(part: SearchPart) -> Iterator[tuple[SearchProblem, float]]:
+    rules = part.inputs.rules
     if Fusion.INTRA_STAGE in part.inputs.execution.fusions:
         yield from ((problem, 0.0) for problem in _joint_pipelines(part))
     elif rules is None or lacking_workers(part.priced):

@@ -232,7 +232,7 @@ class Desk:
         setting, watch = self.setting, self.market.watch
         limits = replace(exact(setting.limits), time_limit_s=watch.left_s())
         beat = None if guess is None else float(np.nextafter(guess.value * (1.0 + ROUNDING), np.inf))
-        part, result = solve_parts(parts, self.rules, limits, beat=beat)
+        part, result = solve_parts(parts, limits, beat=beat)
         if result.status in (Status.FEASIBLE, Status.UNKNOWN):
             watch.over()
         if result.solution is None:

@@ -14,9 +14,8 @@ from planner.domain.stages import ROLLOUT_ENGINES, StageKind, Worker, WorkerName
 from planner.domain.strategy import BoolArray, IntArray, StrategyTable
 from planner.explaining.shelf import Same, Shelf
 from planner.explaining.shortlist import costless
-from planner.search import mesh
 from planner.search.candidates import chunks
-from planner.search.options import build_options, merge, prune, prune_within, take
+from planner.search.options import build_options, merge, take
 from planner.search.pricing import (
     PricedWorker,
     PricingInputs,
@@ -24,6 +23,7 @@ from planner.search.pricing import (
     candidates_of,
     cross_pool_sync,
     price_table,
+    prune_alike,
     search_pool,
     site_of,
 )
@@ -121,15 +121,10 @@ def taken(item: PricedWorker, rows: BoolArray) -> PricedWorker:
 
 
 def pruned(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
-    """The worker with those of its options that no other beats; within a mesh where degrees are coupled."""
+    """The worker with those of its options that no other beats; where a framework couples workers, of those alike."""
     if item.worker.name is WorkerName.SECOND_ENGINE:
         return item
-    options = item.options
-    keys = {} if inputs.rules is None else mesh.option_keys(inputs.rules, (item,), with_vpp=True)
-    key = keys.get((item.worker.name, item.pool.name))
-    if key is None:
-        return replace(item, options=prune(options, across_sizes=inputs.across_sizes))
-    return replace(item, options=prune_within(options, key, across_sizes=inputs.across_sizes))
+    return replace(item, options=prune_alike(item.options, item.candidates, item.worker, inputs))
 
 
 def held(worker: Worker, pool: Pool, candidates: StrategyTable, options: OptionTable) -> PricedWorker:

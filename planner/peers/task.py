@@ -146,7 +146,7 @@ def solve_coupled(task: PeerTask, problem: SearchProblem, items: Sequence[Priced
         objective=Objective.TIME, time_limit_s=SOLVE_LIMIT_S, tie_tolerance_ratio=0.0, num_alternatives=0
     )
     part = SearchPart(inputs=task.inputs, priced=tuple(items), problem=problem)
-    return solve_parts((part,), task.inputs.rules, limits)[1]
+    return solve_parts((part,), limits)[1]
 
 
 def configured(task: PeerTask, structure: Structure, items: Sequence[PricedWorker]) -> Configured | None:

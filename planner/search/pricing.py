@@ -163,7 +163,7 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock
         pool=pool,
         candidates=candidates,
         num_candidates=len(candidates) + sum(unbuilt),
-        options=_prune(merge(tables), candidates, worker, inputs),
+        options=prune_alike(merge(tables), candidates, worker, inputs),
         rejected=tuple(by_reason.items()),
     )
 
@@ -182,7 +182,7 @@ def _price_chunks(
         if clock is not None:
             clock.check()
         options, count = _options(worker, pool, inputs, candidates.take(rows), first_row=rows.start)
-        found.append((_prune(options, candidates, worker, inputs), count))
+        found.append((prune_alike(options, candidates, worker, inputs), count))
     return found
 
 
@@ -257,7 +257,7 @@ def _precision(worker: Worker, inputs: PricingInputs) -> Precision:
 def without_moments(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
     """The options for an execution that needs no moments: they are among those that survived with them."""
     plain = replace(item.options, moments=(), moment_s=np.zeros((0, 0)))
-    return replace(item, options=_prune(plain, item.candidates, item.worker, inputs))
+    return replace(item, options=prune_alike(plain, item.candidates, item.worker, inputs))
 
 
 def as_second_engine(item: PricedWorker, worker: Worker) -> PricedWorker:
@@ -293,7 +293,7 @@ def reprice(item: PricedWorker, inputs: PricingInputs) -> PricedWorker:
     return replace(item, candidates=candidates, options=options)
 
 
-def _prune(options: OptionTable, candidates: StrategyTable, worker: Worker, inputs: PricingInputs) -> OptionTable:
+def prune_alike(options: OptionTable, candidates: StrategyTable, worker: Worker, inputs: PricingInputs) -> OptionTable:
     """Drop dominated options, among those that the framework's rules about other workers treat alike: one mesh where
     it couples degrees, one budget where workers have one in common, the same sites."""
     rules = inputs.rules

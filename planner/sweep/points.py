@@ -182,7 +182,7 @@ def solve_point(group: PricedGroup, task: Task) -> Row:
     missing = lacking(parts[0])
     if missing:
         return Row(point=task.point, status=Status.INFEASIBLE, reason=f"{', '.join(missing)}: does not fit")
-    part, result = search_parts(parts, group.rules, limits, Objective.TIME)
+    part, result = search_parts(parts, limits, Objective.TIME)
     if result.solution is None:
         reason = NO_MEMORY if result.status is Status.INFEASIBLE else "the time limit ended the search"
         return Row(point=task.point, status=result.status, reason=reason)
@@ -194,7 +194,7 @@ def least_gpus(group: PricedGroup) -> int | None:
     if not group.parts or lacking(group.parts[0]):
         return None
     limits = replace(group.request.limits, max_iteration_s=None, max_gpus=None, max_usd_per_iteration=None)
-    result = search_parts(group.parts, group.rules, limits, Objective.GPUS)[1]
+    result = search_parts(group.parts, limits, Objective.GPUS)[1]
     return None if result.solution is None else result.solution.num_gpus
 
 

@@ -56,8 +56,8 @@ def lacking(part: SearchPart) -> tuple[str, ...]:
 
 
 def search_parts(
-    parts: tuple[SearchPart, ...], rules: FrameworkRules | None, limits: Limits, objective: Objective
+    parts: tuple[SearchPart, ...], limits: Limits, objective: Objective
 ) -> tuple[SearchPart, SearchResult]:
     """The best plan over the parts and the part it belongs to, without what only a report of one plan needs."""
     wanted = replace(search_limits(limits), objective=objective, num_alternatives=0)
-    return solve_parts(parts, rules, wanted)
+    return solve_parts(parts, wanted)

@@ -14,9 +14,9 @@ import pytest
 from planner.domain.execution import Execution, ExecutionMode, Fusion, SchedulingPolicy
 from planner.domain.plan import Objective, Status
 from planner.domain.stages import StageName
+from planner.search.clock import Clock
 from planner.search.integer import discretise
 from planner.search.leaf import build_leaf, enumerate_leaf, without_dominated
-from planner.search.clock import Clock
 from planner.search.minimise import Progress, TimeSearch, unit_space
 from planner.search.options import prune
 from planner.search.problem import SearchLimits, SearchProblem, Solver

@@ -10,9 +10,9 @@ import pytest
 
 from planner.domain.plan import Objective, Status
 from planner.domain.stages import WorkerName
+from planner.search.clock import Clock
 from planner.search.integer import discretise
 from planner.search.leaf import build_leaf, enumerate_leaf, without_dominated
-from planner.search.clock import Clock
 from planner.search.minimise import Progress, TimeSearch, unit_space
 from planner.search.options import prune, take
 from planner.search.problem import SearchLimits, SearchPool, SearchProblem, Solver

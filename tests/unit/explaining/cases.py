@@ -94,7 +94,7 @@ def exact_time_s(request: PlanRequest, *, with_splits: bool = True) -> float:
     if with_splits and shop.may_split:
         parts += [part for e in without_fusions(executions) for part, _ in shop.split_parts(e, float("inf"))]
     limits = replace(search_limits(request.limits), tie_tolerance_ratio=0.0, num_alternatives=0)
-    found = solve_parts(parts, None, limits)[1].solution
+    found = solve_parts(parts, limits)[1].solution
     return float("inf") if found is None else found.time_s
 
 
