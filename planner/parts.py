@@ -178,6 +178,7 @@ class Shop:
         return self._price(worker, pool, replace(inputs, fixed=fixed))
 
     def _price(self, worker: Worker, pool: Pool, inputs: PricingInputs) -> PricedWorker:
+        self.clock.check()
         execution = inputs.execution
         share = execution.share_ratio(worker.name) if worker.name in ROLLOUT_ENGINES else 1.0
         streams = execution.mode is ExecutionMode.STREAMING and worker.name in ROLLOUT_ENGINES

@@ -36,7 +36,7 @@ from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.files.framework import load_framework, load_frameworks
 from planner.link_use import link_use
 from planner.parts import SearchPart, lacking_workers, make_inputs, make_problem, reachable
-from planner.placing import crossing_notes, device_group, place
+from planner.placing import SYNCED_WORKERS, crossing_notes, device_group, place
 from planner.search.clock import no_plan_within
 from planner.search.pricing import (
     PRICED_AND_REJECTED,
@@ -409,6 +409,7 @@ def _plan(request: PlanRequest, cluster: Cluster, outcome: Outcome, solution: So
             *synced,
             *crossing_notes(placed),
             *_off_policy(request, outcome),
+            *_vendors(placed),
         ),
         execution=assembled.execution,
         period_s=assembled.time_s if assembled.execution.is_asynchronous else None,
@@ -473,6 +474,22 @@ def _off_policy(request: PlanRequest, outcome: Outcome) -> tuple[Assumption, ...
             value="recomputed by the trainer",
             source="staleness: updates are off-policy",
             effect="the correction for off-policy responses needs them",
+        ),
+    )
+
+
+def _vendors(placed: tuple[PlacedStrategy, ...]) -> tuple[Assumption, ...]:
+    """That the weight sync would have to cross from the GPUs of one vendor to those of another."""
+    vendors = sorted({item.pool.node.gpu.vendor for item in placed if item.worker.name in SYNCED_WORKERS})
+    if len(vendors) < 2:
+        return ()
+    return (
+        Assumption(
+            what="GPUs of several vendors",
+            value=" and ".join(vendors),
+            source="cluster",
+            effect="no collective library spans them: the weight sync is priced as if one did; "
+            "--fix, or pools of one vendor, plan without",
         ),
     )
 

@@ -36,9 +36,7 @@ From = Annotated[str | None, opt.option("--from", metavar="NAME", help="framewor
 Day = Annotated[str | None, opt.option("--date", metavar="DATE", help="when it ran, such as 2026-05-31")]
 Profile = Annotated[
     Path | None,
-    opt.option(
-        "-o", "--output", metavar="FILE", help="the profile (YAML)", convert=opt.file_path, kind="a file name"
-    ),
+    opt.option("-o", "--output", metavar="FILE", help="the profile (YAML)", convert=opt.file_path, kind="a file name"),
 ]
 
 

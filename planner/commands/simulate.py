@@ -42,9 +42,7 @@ Growth = Annotated[
 ]
 Trace = Annotated[
     Path | None,
-    opt.option(
-        "--trace", metavar="FILE", help="write a trace for Perfetto", convert=opt.file_path, kind="a file name"
-    ),
+    opt.option("--trace", metavar="FILE", help="write a trace for Perfetto", convert=opt.file_path, kind="a file name"),
 ]
 KeepCache = Annotated[
     bool, typer.Option("--keep-cache", help="streaming: responses go on with old caches after a weight sync")

@@ -237,3 +237,14 @@ def test_groups_that_overlap_in_part_are_refused() -> None:
     ]
     with pytest.raises(InvalidInputError, match="overlap only in part"):
         structure_of(items)
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(("h100", "mi300x"), True), (("h100", "h20"), False)])
+def test_a_weight_sync_between_vendors_is_an_assumption(gpus: tuple[str, ...], expected: bool) -> None:
+    pools = tuple(Pool(name=gpu, node=generic_node(gpu), num_nodes=1, usd_per_gpu_hour=2.0) for gpu in gpus)
+    apart = ((WorkerName.ROLLOUT_ENGINE, WorkerName.ACTOR_TRAINER),)
+    request = replace(request_on(qwen_workload(), limits=Limits(must_not_share=apart)), cluster=Cluster(pools=pools))
+    plan = make_plan(request)
+    used = {group.pool for group in plan.device_groups}
+    assert any(item.what == "GPUs of several vendors" for item in plan.assumptions) == (expected and len(used) > 1)
+    assert len(used) > 1
