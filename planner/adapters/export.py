@@ -12,6 +12,7 @@ from planner.adapters.shell import comment
 from planner.domain.framework import FrameworkRules
 from planner.domain.framework_placed import placed_workers, worker_model
 from planner.domain.framework_verdict import plan_problems
+from planner.domain.framework_workload import workload_lacks
 from planner.domain.model import Model
 from planner.domain.plan import Plan
 from planner.domain.stages import WorkerName
@@ -84,7 +85,10 @@ def _way_out(rules: FrameworkRules, plan: Plan) -> str:
     if plan.limits.framework == rules.name:
         # The same command would find the same plan again.
         return "the search does not know this limit: plan again with other options, so that the plan does not need it"
-    return f"the nearest plan that it can run: rlplan plan ... --framework {rules.name}"
+    nearest = f"rlplan plan ... --framework {rules.name}"
+    if workload_lacks(rules, plan.workload):
+        return f"no plan for this workload runs there; with another one, as said above: {nearest}"
+    return f"the nearest plan that it can run: {nearest}"
 
 
 def model_path(model: Model) -> str:
