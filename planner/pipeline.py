@@ -69,8 +69,8 @@ SENSITIVITY_GAIN_RATIO = 0.02
 """Smaller gains do not make a plan another plan: the cost model is not that exact."""
 OPEN_COST_NODES = 64
 """Nodes among which the cheapest cluster is looked for when none is given."""
-EARLY_PLAN_NODES = 8
-"""From here on the search is worth a first plan before all options are priced."""
+EARLY_PLAN_PLACES = 8
+"""Nodes times models: from here on the search is worth a first plan before all options are priced."""
 MAX_OPEN_NODES = 128
 """Largest cluster considered when the user asks for the smallest one that works."""
 
@@ -137,9 +137,16 @@ def _search_in_time(request: PlanRequest, cluster: Cluster, rules: FrameworkRule
 
 
 def _wants_early_plan(request: PlanRequest, cluster: Cluster) -> bool:
-    """Below some nodes the whole search takes no longer than a person notices."""
+    """Below some size the whole search takes no longer than a person notices."""
     nodes = sum(pool.num_nodes for pool in reachable(cluster, request.limits.max_gpus).pools)
-    return nodes >= EARLY_PLAN_NODES
+    workload = request.workload
+    models = [
+        workload.actor,
+        workload.critic,
+        workload.reward.model,
+        workload.actor if workload.has_reference else None,
+    ]
+    return nodes * sum(model is not None for model in models) >= EARLY_PLAN_PLACES
 
 
 def _in_time_left(request: PlanRequest, start: float) -> PlanRequest:

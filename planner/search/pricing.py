@@ -48,7 +48,7 @@ from planner.search.problem import SLACK_BYTES, OptionTable, SearchPool
 from planner.search.space import WHOLE, Coverage
 from planner.search.timing import moments_of
 
-_LEAST_CHUNKS = 12
+_BLOCK_CHUNKS = 12
 """Fewer are priced in less time than a second process takes to start and answer."""
 PRICED_AND_REJECTED = ("cannot run on these GPUs", "more GPU memory than usable", "more host RAM than a node has")
 """Reasons that only pricing finds; all others are known before."""
@@ -145,10 +145,11 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock
         return _without_options(worker, pool, layouts.whole(), inputs)
     fits, unbuilt = _fits(worker, pool, inputs, layouts, clock)
     candidates, rejected = _allowed(worker, pool, inputs, layouts.fitting(fits), layouts.rejected)
-    price = partial(_price_chunks, worker, pool, inputs, candidates, clock)
     pieces = list(chunks(len(candidates))) or [slice(0, 0)]
-    priced = [item for share in in_shares(price, pieces, least_items=_LEAST_CHUNKS) for item in share]
-    tables, counts = [options for options, _ in priced], [count for _, count in priced]
+    blocks = [pieces[i : i + _BLOCK_CHUNKS] for i in range(0, len(pieces), _BLOCK_CHUNKS)]
+    price = partial(_price_blocks, worker, pool, inputs, candidates, clock)
+    priced = [item for share in in_shares(price, blocks, least_items=1) for item in share]
+    tables, counts = [options for options, _ in priced], [count for _, found in priced for count in found]
     by_reason = dict(rejected)
     unfit = (
         sum(c.num_illegal for c in counts) + unbuilt[0],
@@ -168,21 +169,26 @@ def price_worker(worker: Worker, pool: Pool, inputs: PricingInputs, clock: Clock
     )
 
 
-def _price_chunks(
+def _price_blocks(
     worker: Worker,
     pool: Pool,
     inputs: PricingInputs,
     candidates: StrategyTable,
     clock: Clock | None,
-    pieces: Sequence[slice],
-) -> list[tuple[OptionTable, OptionCounts]]:
-    """The options of each piece of the candidates, pruned within it."""
+    blocks: Sequence[Sequence[slice]],
+) -> list[tuple[OptionTable, list[OptionCounts]]]:
+    """The options of each block of chunks of the candidates, pruned within each chunk and then within the block: that
+    does not depend on how many processes share the blocks."""
     found = []
-    for rows in pieces:
-        if clock is not None:
-            clock.check()
-        options, count = _options(worker, pool, inputs, candidates.take(rows), first_row=rows.start)
-        found.append((prune_alike(options, candidates, worker, inputs), count))
+    for pieces in blocks:
+        tables, counts = [], []
+        for rows in pieces:
+            if clock is not None:
+                clock.check()
+            options, count = _options(worker, pool, inputs, candidates.take(rows), first_row=rows.start)
+            tables.append(prune_alike(options, candidates, worker, inputs))
+            counts.append(count)
+        found.append((prune_alike(merge(tables), candidates, worker, inputs), counts))
     return found
 
 

@@ -14,13 +14,13 @@ from planner.domain.plan import Limits, Objective, Status
 from planner.domain.request import PlanRequest
 from planner.errors import NoPlanFoundError
 from planner.parts import Shop
-from planner.pipeline import EARLY_PLAN_NODES, make_plan
+from planner.pipeline import EARLY_PLAN_PLACES, make_plan
 from planner.search.solve import SearchResult
 from planner.search.space import COARSE, WHOLE, SizeGrid
 from planner.solving import Outcome, StalenessResult, best_within, first_plan, search, search_limits
 from tests.unit.test_pipeline import qwen_workload, request_on
 
-LARGE = request_on(qwen_workload(), EARLY_PLAN_NODES)
+LARGE = request_on(qwen_workload(), EARLY_PLAN_PLACES)
 
 
 def found(request: PlanRequest) -> Outcome:
