@@ -11,7 +11,6 @@ from planner.adapters.shell_script import is_known, unknowns
 
 MAX_WHOLE = 2**40
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 class Values:

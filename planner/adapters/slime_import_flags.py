@@ -14,7 +14,6 @@ from planner.adapters.import_flags import FlagUse, nearest_flag, repeated_findin
 from planner.adapters.shell_script import shown
 
 DATA = Path(__file__).parent / "data" / "imports" / "slime_flags.json"
-PREFIX = "sglang-"
 ALIASES = {
     "sglang-data-parallel-size": "sglang-dp-size",
     "sglang-expert-parallel-size": "sglang-ep-size",

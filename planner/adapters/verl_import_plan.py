@@ -246,7 +246,6 @@ def _pools(values: Values, entry: str, mode: str, *, has_reward_model: bool) -> 
         reward_gpus=reward_gpus,
         gpus_per_node=size,
         trainer_nodes=nodes,
-        engine_nodes=engine_nodes,
         num_nodes=math.ceil(num_gpus / size),
         node_parts=parts if len(parts) > 1 else (),
     )

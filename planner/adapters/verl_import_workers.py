@@ -39,7 +39,6 @@ class Pools:
     """0: a reward model shares the trainer's."""
     gpus_per_node: int
     trainer_nodes: int
-    engine_nodes: int
     num_nodes: int
     node_parts: tuple[tuple[int, int], ...] = ()
     """(nodes, GPUs of each) of trainer, engines and reward model where there is more than one."""

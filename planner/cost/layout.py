@@ -33,7 +33,6 @@ class ExpertGroup:
     num_experts: int
     num_active: int
     params_per_expert: int
-    saved_elements_per_pair: float
     expert_hidden_size: int
     width: int
     """Elements of a dispatched token: the hidden size, or less where experts work in a latent space."""
@@ -177,7 +176,7 @@ def _dispatch_width(params_per_expert: int, expert_hidden_size: int, hidden_size
 
 
 def _expert_groups(model: Model) -> tuple[ExpertGroup, ...]:
-    counts: dict[tuple[int, int, int, float, int], int] = {}
+    counts: dict[tuple[int, int, int, int], int] = {}
     for layer in model.layers:
         mlp = layer.mlp
         if mlp.is_moe:
@@ -185,7 +184,6 @@ def _expert_groups(model: Model) -> tuple[ExpertGroup, ...]:
                 mlp.num_experts,
                 mlp.num_active_experts,
                 mlp.params_per_expert,
-                mlp.saved_elements_per_routed_token,
                 mlp.expert_hidden_size,
             )
             counts[key] = counts.get(key, 0) + layer.num_layers
@@ -195,9 +193,8 @@ def _expert_groups(model: Model) -> tuple[ExpertGroup, ...]:
             num_experts=key[0],
             num_active=key[1],
             params_per_expert=key[2],
-            saved_elements_per_pair=key[3],
-            expert_hidden_size=key[4],
-            width=_dispatch_width(key[2], key[4], model.hidden_size),
+            expert_hidden_size=key[3],
+            width=_dispatch_width(key[2], key[3], model.hidden_size),
         )
         for key, number in counts.items()
     )
