@@ -25,6 +25,7 @@ from planner.explaining.remedies import Remedy, Topic, remedies
 from planner.explaining.requests import as_run_by, rules_of
 from planner.explaining.watch import Watch
 from planner.parts import lacking_workers
+from planner.search.clock import no_plan_within
 from planner.solving import Outcome, best_solution, search
 from planner.units import format_bytes, format_seconds
 
@@ -86,10 +87,7 @@ def explain_conflict(request: PlanRequest, watch: Watch | None = None) -> Confli
         return _resolved(request, request.cluster, lacks, (), watch)
     outcome = search(as_run_by(request, rules), request.cluster, rules)
     if outcome.result.status is Status.UNKNOWN:
-        raise NoPlanFoundError(
-            f"no plan found within {request.limits.time_limit_s:g} s, and no proof that there is none; "
-            f"allow more time with --time-limit"
-        )
+        raise no_plan_within(request.limits.time_limit_s)
     if outcome.result.solution is not None:
         return None
     lacking = lacking_workers(outcome.priced)

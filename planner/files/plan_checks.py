@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from planner.domain.execution import ExecutionMode, Fusion, ShardedSync
@@ -71,6 +72,8 @@ def _cluster_problems(cluster: Cluster) -> Iterator[str]:
         for name, law in gpu.collectives:
             if not law.num_ranks or {len(law.alpha_s), len(law.bytes_per_s), len(law.gamma_s)} != {len(law.num_ranks)}:
                 yield f"{place}.node.gpu.collectives.{name[:60]}: needs as many values as numbers of ranks"
+            if any(b <= a for a, b in pairwise((1, *law.num_ranks))):
+                yield f"{place}.node.gpu.collectives.{name[:60]}: numbers of ranks are 2 or more, in ascending order"
         yield from _not_positive(place, {"usd_per_gpu_hour": pool.usd_per_gpu_hour})
         if not 1 <= node.oversubscription_ratio <= MAX_NUMBER:
             yield f"{place}.node.oversubscription_ratio: {node.oversubscription_ratio:g} is below 1"
