@@ -95,7 +95,7 @@ def test_a_table_that_lacks_values_is_refused() -> None:
 @pytest.mark.parametrize("ranks", [[-4, 8], [1, 8], [8, 8], [8, 4]])
 def test_a_table_whose_numbers_of_ranks_do_not_ascend_is_refused(ranks: list[int]) -> None:
     document = json.loads(plan_text(grpo_plan()))
-    law = {"num_ranks": ranks, "alpha_s": [1e-6, 1e-6], "bytes_per_s": [10**11, 10**11], "gamma_s": [0.0, 0.0]}
+    law = {"num_ranks": ranks, "alpha_s": [1e-6, 1e-6], "bytes_per_s": [10**11, 10**11], "gamma_s": [1e-6, 1e-6]}
     document["inputs"]["cluster"]["pools"][0]["node"]["gpu"]["collectives"] = [["all_reduce", law]]
     with pytest.raises(InvalidInputError, match="ascending order"):
         parse_plan(json.dumps(document | {"digests": digests(document)}), where="p.json")
